@@ -7,7 +7,7 @@
 #include <mutex>
 #include <stdexcept>
 
-#include "pursuit/coder.hpp"
+#include "pursuit/tile_coder.hpp"
 #include "runtime/system.hpp"
 
 namespace kronlearn {
@@ -17,14 +17,14 @@ constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
 size_t triangle(size_t n) { return n * (n + 1) / 2; }
 
-// The chunks of samples in use: each is asked for when its first block is begun and given back when its last
-// block is done.
+// The chunks of samples in use: a chunk is requested when its first block begins, and released when its last block is
+// done.
 template <class T>
 class Chunks {
  public:
   explicit Chunks(const Pass<T>& pass) : pass_(pass) {}
 
-  // The samples of a block's chunk.
+  // Returns the samples of the chunk that contains a block.
   const T* begin(int64_t block) {
     const int64_t chunk = block * pass_.block / pass_.chunk;
     std::lock_guard lock(mutex_);
@@ -58,7 +58,7 @@ class Chunks {
   std::map<int64_t, Chunk> chunks_;
 };
 
-// Fills a buffer from a file; false if the file ends before that or cannot be read.
+// Fills a buffer from a file. Returns false if the file ends too early or cannot be read.
 bool read_all(int file, int64_t offset, char* buffer, int64_t bytes) {
   while (bytes > 0) {
     const int64_t read = read_at(file, offset, buffer, bytes);
@@ -70,10 +70,10 @@ bool read_all(int file, int64_t offset, char* buffer, int64_t bytes) {
   return true;
 }
 
-// What the blocks of a pass find together, beside their sums.
-class Findings {
+// The result of a pass, to which all blocks contribute.
+class SharedResult {
  public:
-  explicit Findings(size_t n_worst) : worst_(n_worst) {}
+  explicit SharedResult(size_t n_worst) : worst_(n_worst) {}
 
   void add(int64_t not_finite, const WorstSamples& worst) {
     std::lock_guard lock(mutex_);
@@ -81,7 +81,7 @@ class Findings {
     worst_.add(worst);
   }
 
-  Totals totals(bool cancelled) const {
+  PassResult result(bool cancelled) const {
     return {not_finite_ == kNone ? -1 : not_finite_, cancelled, worst_.sorted()};
   }
 
@@ -91,14 +91,14 @@ class Findings {
   WorstSamples worst_;
 };
 
-// One thread's workspace: a tile of codes, the kernels' scratch, the sums of one block.
+// Codes and sums blocks in one thread, tile by tile.
 template <class T>
 class PassWorker : public BlockWorker {
  public:
-  PassWorker(const Pass<T>& pass, Chunks<T>& chunks, Findings& findings)
+  PassWorker(const Pass<T>& pass, Chunks<T>& chunks, SharedResult& result)
       : pass_(pass),
         chunks_(chunks),
-        findings_(findings),
+        result_(result),
         kernels_(kronlearn::kernels<T>(*pass.instruction_set)),
         tile_(tile_of(pass.dictionary->atoms(), pass.width)),
         index_(pass.index ? 0 : tile_ * pass.width),
@@ -108,7 +108,7 @@ class PassWorker : public BlockWorker {
         residual2_(tile_),
         energy_(tile_),
         sums_(pass.tree->size()),
-        mode_scratch_(of_a_mode() ? mode_workspace(int(features()), pass.width, n_modes()) : 0),
+        mode_scratch_(for_one_mode() ? mode_workspace(int(features()), pass.width, n_modes()) : 0),
         worst_(pass.n_worst),
         coder_(*pass.dictionary, kernels_, kronlearn::kernels<double>(*pass.instruction_set),
                task(0, 1)) {}
@@ -128,16 +128,16 @@ class PassWorker : public BlockWorker {
     if (pass_.file < 0) chunks_.end(block);
   }
 
-  // Adds what the block gave to the pass's and starts afresh.
+  // Adds the result and the sums of a block to those of the pass.
   void commit() override {
-    findings_.add(not_finite_, worst_);
+    result_.add(not_finite_, worst_);
     not_finite_ = kNone;
     worst_.clear();
     pass_.tree->add(0, pass_.first / pass_.block + block_, sums_);
   }
 
  private:
-  // Reads samples; a block that is small enough is in the cache when it is coded.
+  // Reads the samples of a block, which are then in the cache when they are coded.
   void read(int64_t first, int64_t count) {
     const int64_t size = features() * int64_t(sizeof(T));
     const int64_t offset = pass_.file_offset + first * size;
@@ -150,12 +150,12 @@ class PassWorker : public BlockWorker {
 
   void run_tile(int64_t first, int64_t count, const Interrupted& interrupted) {
     CodingTask<T> t = task(first, count);
-    if (pass_.given) {
+    if (pass_.codes_given) {
       check_codes(t);
     } else {
       t.interrupted = &interrupted;
       coder_.code(t);
-      // A tile that was left before its end has no codes to sum.
+      // The codes of an interrupted tile are meaningless.
       if (interrupted()) return;
       pass_.dictionary->rescale(count * pass_.width, t.index, t.value);
       add_residuals(first, t);
@@ -179,21 +179,21 @@ class PassWorker : public BlockWorker {
     const CodesView<T> codes = {t.count, pass_.width, d.features(), t.samples,
                                 t.index, t.value,     t.nonzeros};
     sums_[kEnergy] += kernels_.sum_of_squares(t.samples, t.count * d.features());
-    double* const sums = sums_.data() + kNumbers;
+    double* const sums = sums_.data() + kScalars;
     const bool with_xx = pass_.sums == Sums::full || pass_.sums == Sums::mode;
     if (!with_xx)
       for (int64_t k = 0; k < t.count; ++k)
         sums_[kCodeEnergy] += kernels_.sum_of_squares(t.value + k * pass_.width, t.nonzeros[k]);
     double* const xx = with_xx ? sums : nullptr;
-    if (!of_a_mode())
+    if (!for_one_mode())
       return kernels_.add_full_moments(codes, d.atoms(), xx, xx ? xx + triangle(d.atoms()) : sums);
     const size_t n = d.factor(pass_.mode).n;
     kernels_.add_mode_moments(codes, d.n_modes(), d.exact_modes().data(), d.exact_grams().data(),
                               pass_.mode, xx, xx ? xx + n * n : sums, mode_scratch_.data());
   }
 
-  // Throws where summing the codes given would reach beyond the sums. Most often all entries, also those that
-  // do not count, are in order, which takes no branches to see.
+  // Throws std::invalid_argument if summing the given codes would write outside the sums. Usually all indices are
+  // valid, even those that are not used, and a test without branches suffices.
   void check_codes(const CodingTask<T>& t) const {
     const uint32_t atoms = pass_.dictionary->atoms();
     uint32_t largest = 0, longest = 0;
@@ -209,7 +209,7 @@ class PassWorker : public BlockWorker {
           throw std::invalid_argument("a code names an atom that does not exist");
   }
 
-  bool of_a_mode() const { return pass_.sums == Sums::mode || pass_.sums == Sums::mode_xy; }
+  bool for_one_mode() const { return pass_.sums == Sums::mode || pass_.sums == Sums::mode_xy; }
   int64_t features() const { return pass_.dictionary->features(); }
   int n_modes() const { return pass_.dictionary->n_modes(); }
 
@@ -236,7 +236,7 @@ class PassWorker : public BlockWorker {
 
   const Pass<T>& pass_;
   Chunks<T>& chunks_;
-  Findings& findings_;  // of all workers
+  SharedResult& result_;  // of all workers
   const Kernels<T>& kernels_;
   const int64_t tile_;
   Numbers<int32_t> index_, nonzeros_;
@@ -246,9 +246,9 @@ class PassWorker : public BlockWorker {
   Numbers<double> mode_scratch_;
   WorstSamples worst_;
   int64_t block_ = 0, not_finite_ = kNone;
-  const T* samples_ = nullptr;  // those of the chunk
+  const T* samples_ = nullptr;  // of the chunk
   int64_t chunk_first_ = 0;
-  TileCoder<T> coder_;  // the last: it is made for a task, which reads the members above
+  TileCoder<T> coder_;  // last, since it is constructed with a task, which reads the members above
 };
 
 }  // namespace
@@ -256,27 +256,27 @@ class PassWorker : public BlockWorker {
 template <class T>
 size_t sums_size(const Dictionary<T>& dictionary, Sums sums, int mode) {
   const size_t atoms = dictionary.atoms(), features = dictionary.features();
-  if (sums == Sums::none) return kNumbers;
-  if (sums == Sums::xy) return kNumbers + atoms * features;
-  if (sums == Sums::full) return kNumbers + triangle(atoms) + atoms * features;
+  if (sums == Sums::none) return kScalars;
+  if (sums == Sums::xy) return kScalars + atoms * features;
+  if (sums == Sums::full) return kScalars + triangle(atoms) + atoms * features;
   const Factor& f = dictionary.factor(mode);
-  return kNumbers + size_t(f.n) * (f.m + (sums == Sums::mode ? f.n : 0));
+  return kScalars + size_t(f.n) * (f.m + (sums == Sums::mode ? f.n : 0));
 }
 
 template <class T>
-Totals run(const Pass<T>& pass) {
+PassResult run(const Pass<T>& pass) {
   const int64_t blocks = pass.count / pass.block + (pass.count % pass.block != 0);
   Chunks<T> chunks(pass);
-  Findings findings(pass.given ? 0 : pass.n_worst);
-  const auto make = [&] { return std::make_unique<PassWorker<T>>(pass, chunks, findings); };
-  // The tree of sums and the worst samples are the same for any order of the blocks.
+  SharedResult result(pass.codes_given ? 0 : pass.n_worst);
+  const auto make = [&] { return std::make_unique<PassWorker<T>>(pass, chunks, result); };
+  // Neither the tree of sums nor the worst samples depend on the order of the blocks.
   const bool all = run_blocks(blocks, pass.threads, Commits::in_any_order, make, pass.cancelled);
-  return findings.totals(!all);
+  return result.result(!all);
 }
 
 template size_t sums_size(const Dictionary<float>&, Sums, int);
 template size_t sums_size(const Dictionary<double>&, Sums, int);
-template Totals run(const Pass<float>&);
-template Totals run(const Pass<double>&);
+template PassResult run(const Pass<float>&);
+template PassResult run(const Pass<double>&);
 
 }  // namespace kronlearn

@@ -1,7 +1,7 @@
-// One pass over samples: code them, add up their moments, in threads.
+// One pass over samples: threads code them and add up their moments.
 //
-// Samples are cut into blocks of a fixed size. Every block is coded and summed on its own and the sums are
-// added as a tree, so the result has the same bits for any number of threads and any sharing out.
+// Samples are divided into blocks of a fixed size. Every block is coded and summed separately, and the sums of blocks
+// are added in a tree. So results have the same bits for any number of threads, however the blocks are distributed.
 #pragma once
 
 #include <functional>
@@ -15,29 +15,31 @@
 
 namespace kronlearn {
 
-// What is summed over the samples beside a few numbers, and in this order behind them.
+// The sums that a pass adds up besides the scalars below, and that follow them in memory.
 enum class Sums {
   none,
-  full,    // xx, packed (atoms · (atoms + 1) / 2), then xy (atoms, features)
-  xy,      // xy alone
-  mode,    // of one mode a half of p (n, n), which with its transpose makes p, then c (n, m)
+  full,  // S_xx = Σ x xᵀ, packed lower triangle (atoms · (atoms + 1) / 2), then S_xy = Σ x yᵀ (atoms, features)
+  xy,    // S_xy alone
+  mode,  // half_p (n, n) and c (n, m) of one mode, as Kernels::add_mode_moments defines them
   mode_xy  // c alone
 };
 
-// The numbers that every pass sums: Σ‖y‖² (in double precision only beside other sums), Σ‖y − ŷ‖² (only of
-// samples that it codes), Σ‖x‖² (only beside xy or c alone: with xx or p it is the trace of that), and the
+// The scalars that every pass sums: Σ‖y‖², in the precision of the samples if there are no other sums; Σ‖y − Dx‖², for
+// samples that the pass codes; Σ‖x‖², beside S_xy or c alone, since otherwise it is the trace of S_xx or of P; and the
 // number of nonzeros.
-enum { kEnergy, kResidual, kCodeEnergy, kNonzeros, kNumbers };
+enum { kEnergy, kResidual, kCodeEnergy, kNonzeros, kScalars };
 
-// How many numbers a pass sums.
+// The number of sums of a pass, scalars included.
 template <class T>
 size_t sums_size(const Dictionary<T>& dictionary, Sums sums, int mode);
 
-// What a pass finds beside its sums.
-struct Totals {
-  int64_t not_finite = -1;  // the first sample that is NaN, infinite or too large to be squared
+// What a pass returns besides its sums.
+struct PassResult {
+  int64_t not_finite =
+      -1;  // the first sample that has an entry NaN or ∞, or overflows when squared; −1: none
   bool cancelled = false;
-  std::vector<WorstSample> worst;  // in their order, numbered from `first` on
+  std::vector<WorstSample>
+      worst;  // the worst first; the first sample of the pass has the number Pass::first
 };
 
 template <class T>
@@ -47,29 +49,30 @@ struct Pass {
   Method method;
   int width;
   int64_t count;
-  // Samples come in chunks, whole numbers of blocks, one after the other: what chunk_at returns stays valid
-  // until chunk_done. Only one thread at a time asks; null stops the pass.
+  // Samples come in chunks, each a whole number of blocks, in order. What chunk_at returns stays valid until
+  // chunk_done. One thread at a time calls them. If chunk_at returns null, the pass fails.
   int64_t chunk;
   std::function<const T*(int64_t chunk)> chunk_at;
   std::function<void(int64_t chunk)> chunk_done;
-  // Or every thread reads its blocks from a file that holds nothing but the samples from here on.
+  // If `file` is not negative, every thread reads its blocks from there instead: samples, one after the other, that
+  // begin at file_offset.
   int file = -1;
   int64_t file_offset = 0;
   const T* weights = nullptr;
-  T tol = -1;  // negative: no error target
-  const T* tols = nullptr;
+  T tol = -1;               // as in CodingTask
+  const T* tols = nullptr;  // as in CodingTask
 
-  // Codes; null where they are neither given nor wanted.
-  bool given = false;           // samples are not coded: these codes are summed
-  int32_t* index = nullptr;     // (count, width)
+  bool codes_given = false;     // do not code the samples: sum over the codes below as they are
+  int32_t* index = nullptr;     // (count, width); null: codes are not stored
   T* value = nullptr;           // (count, width)
   int32_t* nonzeros = nullptr;  // (count)
 
   Sums sums = Sums::none;
-  int mode = -1;            // the mode that is summed for
-  SumTree* tree = nullptr;  // where the sums of the blocks are added to
-  int64_t first = 0;        // the number among all samples of the first one, a multiple of `block`
-  size_t n_worst = 0;       // how many of the largest residuals are wanted
+  int mode = -1;            // for Sums::mode and Sums::mode_xy
+  SumTree* tree = nullptr;  // to which the sums of all blocks are added
+  int64_t first =
+      0;  // number of the first sample of this pass among all samples; a multiple of `block`
+  size_t n_worst = 0;  // the number of worst samples to return
 
   int threads = 1;
   int64_t block = 4096;
@@ -77,6 +80,6 @@ struct Pass {
 };
 
 template <class T>
-Totals run(const Pass<T>& pass);
+PassResult run(const Pass<T>& pass);
 
 }  // namespace kronlearn

@@ -1,40 +1,40 @@
-// When single precision is trusted, and when a direction, a correlation or a gain is no more than rounding: the
-// same on CPUs and on GPUs.
+// Limits below which a norm, a correlation or a gain is rounding, and single precision is not trusted. CPU and GPU
+// kernels share them.
 #pragma once
 
 namespace kronlearn {
 
-// Below this (squared norm) too little is left of an orthogonalised atom: after one such atom the norm of a second
-// one is only known to about ε divided by the root of this.
+// An atom is not selected if its part outside the span of the selected atoms has a squared norm below this: after one
+// such atom, the norm of a second is only known to about ε divided by the root of this.
 template <class T>
 constexpr T kSmallestNorm2 = sizeof(T) == 4 ? T(1e-5) : T(1e-8);
-// Single precision is no longer trusted with an atom of which less than this is left (squared norm), with
-// an error target below this (squared, relative), or once ‖y‖² − Σ a² and the residual itself differ by
-// this much: the sample is coded again in double precision.
+// A sample is coded again in double precision if the part of a selected atom outside the span of the others has a
+// squared norm below kTrustedNorm2, if its error target, squared, is below kTrustedTarget2 · ‖y‖², or if ‖y‖² − Σ a²
+// and ‖r‖², computed from the sample, differ by more than kTrustedDifference · ‖y‖².
 constexpr float kTrustedNorm2 = 1e-3f;
 constexpr float kTrustedTarget2 = 1e-6f;
 constexpr float kTrustedDifference = 1e-5f;
-// Squares below this are not trusted to single precision either.
+// Or if ‖y‖² is below this.
 constexpr float kSmallestEnergy = 1e-30f;
-// The same for either precision; a sample that is too small for double precision is scaled before it is coded.
+// The same limit for either precision. Samples are scaled before they are coded again in double precision.
 template <class T>
 constexpr T kLeastEnergy = sizeof(T) == 4 ? T(kSmallestEnergy) : T(1e-280);
-// Where an atom of less than kSuspectNorm2 was selected, or the residual has fallen below this fraction of
-// the energy, the residual is computed from the sample.
+// ‖r‖² is computed from the sample if a selected atom had ν below kSuspectNorm2, or once ‖r‖² has fallen below
+// kSuspectResidual2 · ‖y‖²: cancellation has left few correct digits in ‖y‖² − Σ a².
 template <class T>
 constexpr T kSuspectNorm2 = sizeof(T) == 4 ? T(1e-2) : T(1e-5);
 template <class T>
 constexpr T kSuspectResidual2 = sizeof(T) == 4 ? T(1e-4) : T(1e-11);
-// The same for codes by thresholds, where nothing is orthogonalised.
+// The second limit for codes by thresholding, where nothing is orthogonalised.
 template <class T>
 constexpr T kSuspectLeftover2 = sizeof(T) == 4 ? T(1e-3) : T(1e-10);
-// Correlations below this fraction of the sample's norm are rounding.
+// Correlations below this fraction of ‖y‖ are rounding.
 template <class T>
 constexpr T kNoCorrelation = sizeof(T) == 4 ? T(2e-6) : T(1e-13);
-// Of an exchange of atoms the new one has to gain more than it costs to take out the old one, by this fraction.
+// An exchange of atoms must gain more by the new atom than removing the old one costs, by this fraction.
 template <class T>
 constexpr T kSmallestExchange = sizeof(T) == 4 ? T(2e-6) : T(1e-12);
-// Errors that differ by no more than this fraction of the energy are the same to rounding.
+// Squared errors that differ by no more than this fraction of ‖y‖² are equal up to rounding.
 template <class T>
 constexpr T kRoundingOfErrors = sizeof(T) == 4 ? T(1e-6) : T(1e-14);
 

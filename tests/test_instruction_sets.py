@@ -1,4 +1,4 @@
-"""Every instruction set this processor has can be listed, forced and trusted."""
+"""Every instruction set of this processor can be listed, forced and trusted."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def test_the_baseline_is_always_there_and_comes_first():
     assert len(set(kl.instruction_sets())) == len(kl.instruction_sets())
 
 
-def test_the_best_set_is_in_use_unless_another_is_asked_for():
+def test_the_best_set_is_the_default():
     if "KRONLEARN_INSTRUCTION_SET" in os.environ:
         pytest.skip("KRONLEARN_INSTRUCTION_SET is set for this run")
     assert kl.instruction_set() == kl.instruction_sets()[-1]
@@ -35,8 +35,7 @@ def test_a_set_can_be_forced_until_its_block_ends_or_fails(name):
     assert kl.instruction_set() == before
 
 
-def test_overlapping_blocks_of_two_threads_leave_nothing_behind():
-    """The one that began first ends first, so each restores what it found itself."""
+def test_overlapping_blocks_of_two_threads_restore_their_own_sets():
     first, last = kl.instruction_sets()[0], kl.instruction_sets()[-1]
     before, began, may_end = kl.instruction_set(), Event(), Event()
 
@@ -55,9 +54,9 @@ def test_overlapping_blocks_of_two_threads_leave_nothing_behind():
     assert kl.instruction_set() == before
 
 
-def test_images_are_coded_with_the_set_that_is_forced(rng):
+def test_passes_over_images_use_the_forced_set(rng):
     if len(kl.instruction_sets()) == 1:
-        pytest.skip("this machine has one instruction set only")
+        pytest.skip("this machine has only one instruction set")
     image = rng.standard_normal((40, 40)).astype(np.float32)
     passes = Averager((8, 8), (4, 4))
     factors = [np.linalg.qr(rng.standard_normal((8, 8)))[0] for _ in range(2)]
@@ -94,7 +93,7 @@ def test_the_environment_chooses_the_set_at_import():
 
 
 def test_all_sets_choose_the_same_atoms(rng):
-    """Also where scores are so near to each other that approximate ones cannot decide."""
+    """Even if scores are so close that approximate ones cannot decide."""
     factors = reference.random_factors(rng, (8, 8), (8, 8))
     Y = rng.standard_normal((20_000, 8, 8))
     chosen = []

@@ -1,4 +1,4 @@
-"""Native passes: their sums, their worst samples and the codes they are given, against NumPy."""
+"""Native passes against NumPy: sums, worst samples, given codes, and the checks of arguments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZES = {
 
 
 class Feed:
-    """Samples (N, features) in chunks, as the native code asks for them."""
+    """Hands samples (N, features) to native code in chunks."""
 
     def __init__(self, samples: NDArray[Any], chunk: int) -> None:
         self.samples, self.chunk = samples, chunk
@@ -72,7 +72,7 @@ def run(
     method: str = "omp",
     **options: Any,
 ) -> tuple[NDArray[np.float64], tuple[int, NDArray[np.float64], NDArray[np.int64]]]:
-    """The total of the tree and what the pass returns."""
+    """Run a pass; return the total of its tree and its result."""
     n = len(samples)
     chunk = chunk or -(-n // block) * block
     n_blocks = -(-(options.get("first", 0) + n) // block)
@@ -100,7 +100,7 @@ def expected_sums(
     sums: str,
     mode: int,
 ) -> NDArray[np.float64]:
-    """The sums behind the counts, by their definitions; "mode" as p instead of its half."""
+    """The sums after the scalars, by their definitions; for "mode", p instead of half of it."""
     Y = Y.astype(np.float64)
     if sums == "full":
         return np.concatenate([(X.T @ X)[np.tril_indices(N_ATOMS)], (X.T @ Y).ravel()])
@@ -123,7 +123,7 @@ def problem(rng: np.random.Generator) -> tuple[list[NDArray[np.float64]], NDArra
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("sums", "mode"), SIZES)
-def test_sums_are_those_of_the_codes(problem, sums, mode, dtype):
+def test_sums_equal_their_definitions(problem, sums, mode, dtype):
     factors, samples = problem
     Y = samples.astype(dtype)
     codes = empty_codes(len(Y), dtype)
@@ -156,7 +156,7 @@ def test_energy_and_residual_of_weighted_samples_are_weighted(problem, rng):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("sums", "mode"), [key for key in SIZES if key[0] != "none"])
-def test_codes_that_are_given_are_summed_as_they_are(problem, sums, mode, dtype):
+def test_given_codes_are_summed_as_they_are(problem, sums, mode, dtype):
     factors, samples = problem
     Y = samples.astype(dtype)
     codes = empty_codes(len(Y), dtype)
@@ -166,7 +166,7 @@ def test_codes_that_are_given_are_summed_as_they_are(problem, sums, mode, dtype)
         factors, Y, sums, mode, given=True, n_worst=5, threads=2, **codes
     )
     expected = coded.copy()
-    expected[1] = 0  # residuals are those of samples that are coded
+    expected[1] = 0  # there are no residuals if samples are not coded
     assert total.tobytes() == expected.tobytes()
     assert (not_finite, len(residual2), len(worst)) == (-1, 0, 0)
     for name, array in codes.items():
@@ -179,7 +179,7 @@ def test_given_codes_may_have_any_values(problem, rng):
     codes["index"][:] = np.sort([rng.choice(N_ATOMS, WIDTH, False) for _ in Y], axis=1)
     codes["value"][:] = rng.standard_normal((len(Y), WIDTH))
     codes["nonzeros"][:] = rng.integers(0, WIDTH + 1, len(Y))
-    # What lies behind the nonzeros does not count.
+    # Entries after the nonzeros are not used.
     codes["index"][codes["nonzeros"] < WIDTH, -1] = 10**6
     total, _ = run(factors, Y, "full", given=True, **codes)
     expected = expected_sums(factors, Y, dense(codes), "full", -1)
@@ -195,7 +195,7 @@ def test_given_codes_may_have_any_values(problem, rng):
         ("nonzeros", -1, "more nonzeros than its width"),
     ],
 )
-def test_given_codes_that_reach_beyond_the_sums_are_refused(problem, name, value, words):
+def test_given_codes_that_do_not_fit_the_dictionary_are_refused(problem, name, value, words):
     factors, Y = problem
     codes = empty_codes(len(Y), float)
     run(factors, Y, **codes)
@@ -209,8 +209,8 @@ def test_given_codes_that_reach_beyond_the_sums_are_refused(problem, name, value
 def test_the_worst_samples_are_those_with_the_largest_residuals(problem, n_worst, dtype):
     factors, samples = problem
     Y = samples.astype(dtype)
-    Y[rng_rows(100)] = Y[17]  # as many equal residuals: then the smaller number comes first
-    Y[5:300:7] = 0  # nothing remains of these
+    Y[rng_rows(100)] = Y[17]  # equal residuals: the smaller number comes first
+    Y[5:300:7] = 0  # no residual
     codes = empty_codes(len(Y), dtype)
     _, (_, residual2, worst) = run(factors, Y, n_worst=n_worst, threads=3, first=64 * 32, **codes)
     each = np.array([run(factors, y[None])[0][1] for y in Y])
@@ -220,7 +220,7 @@ def test_the_worst_samples_are_those_with_the_largest_residuals(problem, n_worst
     assert (residual2.dtype, worst.dtype) == (np.float64, np.int64)
 
 
-def test_of_equal_residuals_that_of_the_lower_number_is_worse():
+def test_among_equal_residuals_the_smaller_number_comes_first():
     residuals, samples = worst_first(np.array([1.0, 3.0, 3.0, 2.0]), np.array([0, 9, 4, 1]), 3)
     assert residuals.tolist() == [3.0, 3.0, 2.0]
     assert samples.tolist() == [4, 9, 1]
@@ -232,7 +232,9 @@ def rng_rows(count: int) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("sums", "mode", "n_worst"), [("full", -1, 3), ("mode", 1, 60)])
-def test_threads_chunks_and_files_change_no_bit(problem, dtype, sums, mode, n_worst):
+def test_results_have_the_same_bits_for_all_threads_chunks_and_files(
+    problem, dtype, sums, mode, n_worst
+):
     factors, samples = problem
     Y = samples.astype(dtype)
     Y[rng_rows(100)] = Y[17]
@@ -306,7 +308,7 @@ def test_every_pass_uses_the_instruction_set_it_names(problem, name):
         ({"tols": np.zeros(3)}, "tols has 3 entries"),
     ],
 )
-def test_what_does_not_fit_a_pass_is_refused(problem, change, words):
+def test_invalid_arguments_of_a_pass_are_refused(problem, change, words):
     with pytest.raises(ValueError, match=words):
         run(*problem, **change)
 
@@ -314,7 +316,7 @@ def test_what_does_not_fit_a_pass_is_refused(problem, change, words):
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_rows_are_packed_where_they_start(rng, dtype, kind, threads):
+def test_rows_are_packed_at_their_starts(rng, dtype, kind, threads):
     n = 10000
     index = rng.integers(0, 99, (n, 4)).astype(np.int32)
     value = rng.standard_normal((n, 4)).astype(dtype)

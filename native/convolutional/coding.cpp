@@ -1,10 +1,10 @@
 // Sparse coding by coordinate descent, tile by tile.
 //
-// What is lowered is ½ Σ w (y − Σ x d)² + λ Σ |x|. With r = w (y − Σ x d) and c = Σ w d² over the pixels an atom covers,
-// the best value of one coefficient, all others fixed, is
+// The objective is ½ Σ w (y − Σ x d)² + λ Σ |x|. With r = w (y − Σ x d) and the curvature c = Σ w d² over the pixels
+// that the shifted filter covers, the best value of one coefficient, all others fixed, is
 //   x ← S(c x + Σ d r, λ) / c,  S(z, λ) = sign(z) · max(|z| − λ, 0),
-// and a coefficient that is zero stays so while |Σ d r| ≤ λ. A visit of a tile correlates its residual with all atoms
-// once, gives those beyond that limit their turn, and then sweeps over the coefficients that are not zero.
+// so a zero coefficient stays zero if |Σ d r| ≤ λ. A visit to a tile correlates its residual with all filters once,
+// updates the coefficients beyond this limit, and then sweeps over all nonzero coefficients.
 #include <algorithm>
 #include <cmath>
 
@@ -14,14 +14,14 @@
 namespace kronlearn {
 namespace {
 
-// Sweeps over the coefficients of a tile in a visit.
+// The most sweeps over the coefficients of a tile in one visit.
 constexpr int kSweeps = 4;
-// A sweep that finds no gradient farther from optimal than this share of the tolerance is the last.
+// Sweeps end once the largest violation is below this share of the tolerance.
 constexpr float kSweptShare = 0.5f;
 
 class TileDescent : public BlockWorker {
  public:
-  // Block k is a visit of tile visited[k], which notes there how far it was from optimal, relative to the penalty.
+  // Block k is a visit to tile visited[k]. It stores the tile's largest violation, relative to the penalty.
   TileDescent(ConvolutionalCoding& coding, TiledCodes& image, const std::vector<int64_t>& visited,
               std::vector<float>& violations)
       : coding_(coding),
@@ -37,7 +37,7 @@ class TileDescent : public BlockWorker {
     const Tiles::Tile tile = image_.tiles.tile(number);
     load(tile);
     Coefficients& codes = image_.by_tile[number];
-    float violation = enter(tile, codes);
+    float violation = add_coefficients(tile, codes);
     for (int sweep = 0; sweep < kSweeps && !interrupted(); ++sweep) {
       const float farthest = descend(codes);
       violation = std::max(violation, farthest);
@@ -57,9 +57,9 @@ class TileDescent : public BlockWorker {
     weighted_ = !weights_.all_ones(tile);
   }
 
-  // Gives coefficients that are zero, but should not be, their turn: the best atom of every position, the strongest
-  // first, since others are then explained. Returns how far the worst was from optimal.
-  float enter(const Tiles::Tile& tile, Coefficients& codes) {
+  // Updates zero coefficients that should not be zero: at every position that of the best filter, in the order of their
+  // gradients, since strong ones often explain others. Returns the largest violation.
+  float add_coefficients(const Tiles::Tile& tile, Coefficients& codes) {
     find_candidates(tile, codes);
     curvatures(candidates_);
     const float farthest = descend(candidates_);
@@ -75,16 +75,16 @@ class TileDescent : public BlockWorker {
   void find_candidates(const Tiles::Tile& tile, const Coefficients& codes) {
     const float limit = coding_.penalty * (1 + kSweptShare * coding_.tolerance);
     const int64_t width = correlations_.width(), count = tile.extent.back();
-    places_.resize(width);
+    positions_.resize(width);
     atoms_.resize(width);
     candidates_.clear();
     correlations_.for_rows(residual_.data(), tile, [&](const float* gradients, int64_t offset) {
       const int64_t found =
           image_.kernels.strongest(gradients, coding_.filters->atoms, width, padded_row(count),
-                                   limit, places_.data(), atoms_.data());
-      for (int64_t k = 0; k < found && places_[k] < count; ++k)
-        candidates_.push_back({int32_t(offset + places_[k]), atoms_[k],
-                               std::abs(gradients[atoms_[k] * width + places_[k]]), 0});
+                                   limit, positions_.data(), atoms_.data());
+      for (int64_t k = 0; k < found && positions_[k] < count; ++k)
+        candidates_.push_back({int32_t(offset + positions_[k]), atoms_[k],
+                               std::abs(gradients[atoms_[k] * width + positions_[k]]), 0});
     });
     std::erase_if(candidates_, [&](const Coefficient& c) {
       return std::binary_search(codes.begin(), codes.end(), c, comes_before);
@@ -116,13 +116,13 @@ class TileDescent : public BlockWorker {
   const std::vector<int64_t>& visited_;
   std::vector<float>& violations_;
   TileBuffer residual_, weights_;
-  bool weighted_ = false;  // whether any weight of the tile is not one
+  bool weighted_ = false;  // whether any weight in the tile differs from one
   Correlations correlations_;
   Coefficients candidates_;
-  std::vector<int32_t> places_, atoms_;
+  std::vector<int32_t> positions_, atoms_;
 };
 
-// Those tiles of a colour that are due.
+// The tiles of a colour that must be visited again.
 std::vector<int64_t> due_tiles(const std::vector<int64_t>& colour,
                                const std::vector<uint8_t>& due) {
   std::vector<int64_t> tiles;
@@ -136,13 +136,13 @@ std::vector<int64_t> due_tiles(const std::vector<int64_t>& colour,
 bool run(ConvolutionalCoding& coding) {
   TiledCodes image(coding, coding.codes);
   const Tiles& tiles = image.tiles;
-  std::vector<float> violations(tiles.count(), INFINITY);  // of every tile in its last visit
-  // A tile is visited again while it or a neighbour is not at its optimum.
+  std::vector<float> violations(tiles.count(), INFINITY);  // at the last visit to every tile
+  // A tile is visited again if it or a neighbour was not optimal.
   std::vector<uint8_t> due(tiles.count(), 1);
   for (int round = 0; round < coding.max_rounds; ++round) {
     const double settled = double(std::count(due.begin(), due.end(), 0)) / double(due.size());
     const auto cancelled = [&](double) { return coding.cancelled && coding.cancelled(settled); };
-    // A round may take less time than run_blocks waits before it asks.
+    // run_blocks may finish a round before it asks.
     if (cancelled(settled)) return false;
     for (const std::vector<int64_t>& colour : tiles.colours()) {
       const std::vector<int64_t> visited = due_tiles(colour, due);

@@ -1,10 +1,10 @@
-// Images as sums of small filters, shifted: y[t] ≈ Σ_a Σ_s x_a[s] d_a[t − s] for all pixels t that a filter which
-// begins at a position s covers wholly inside the image. Axes have `size` pixels and size − filter + 1 positions;
-// positions are numbered in C order.
+// Images as sums of shifted filters d_a with coefficients x_a: y[t] ≈ Σ_a Σ_s x_a[s] d_a[t − s], where s runs over all
+// positions at which the whole filter lies inside the image. An axis of `size` pixels has size − filter + 1 positions.
+// Positions, like pixels, are numbered in C order.
 //
-// Images are worked on in tiles, boxes of positions. Tiles whose filters cannot touch the same pixel have the same
-// colour and are worked on side by side, one colour after the other: results have the same bits for any number of
-// threads.
+// Images are processed in tiles, boxes of positions. Two tiles have the same colour only if no filter of one touches a
+// pixel of the other. Colours are processed one after the other, the tiles of a colour in parallel, so results have the
+// same bits for any number of threads.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +22,23 @@ struct ConvolutionAxis {
   int64_t positions() const { return size - filter + 1; }
 };
 
-// One step of the correlation of an image with all filters: with short filters along one axis, or with whole ones.
+// One stage of the correlation of an image with all filters: with short filters along one axis, or with whole filters.
 struct FilterStage {
-  int axis;                    // −1: whole filters
-  int groups;                  // inputs; group g makes outputs g, groups + g, 2 · groups + g, …
-  int outputs;                 // of a group
-  bool shared;                 // whether all groups have the same filters
+  int axis;     // −1: whole filters
+  int groups;   // number of inputs; input g yields the outputs g, groups + g, 2 · groups + g, …
+  int outputs;  // number of outputs of each input
+  bool shared;  // whether all inputs have the same filters
   std::vector<float> numbers;  // (1 if shared else groups, outputs, taps)
 };
 
 struct Filters {
   int atoms;
   std::vector<float> numbers;  // (atoms, *filter), C order
-  // From the image to the correlations with all atoms; last axes first.
+  // Stages from the image to its correlations with all filters; last axes first.
   std::vector<FilterStage> stages;
 };
 
-// Coefficients that are not zero.
+// The nonzero coefficients.
 struct ConvolutionalCodes {
   std::vector<int64_t> positions;
   std::vector<int32_t> atoms;
@@ -54,16 +54,17 @@ struct Convolution {
 };
 
 struct ConvolutionalCoding : Convolution {
-  float* residual;  // (*sizes): w (y − Σ x d) for the codes given; the same for those found, then
-  const float* weights = nullptr;  // (*sizes): w; null where all are one
+  float* residual;                 // (*sizes): w (y − Σ x d) for `codes`, before and after coding
+  const float* weights = nullptr;  // (*sizes): w; null: all are one
   float penalty;
-  float tolerance;  // relative to the penalty: how far a gradient may be from optimal
-  int max_rounds;   // over all tiles
+  float tolerance;  // the largest violation of optimality allowed, relative to the penalty
+  int max_rounds;   // the most rounds over all tiles
   ConvolutionalCodes codes;
-  float violation = 0;  // relative to the penalty: the largest in the last round
+  float violation = 0;  // the largest violation in the last round, relative to the penalty
 };
 
-// Lowers ½ Σ w (y − Σ x d)² + penalty · Σ |x|. False if it was cancelled; codes mean nothing then.
+// Minimises ½ Σ w (y − Σ x d)² + penalty · Σ |x|. All three functions return false if they were cancelled; then their
+// results are meaningless.
 bool run(ConvolutionalCoding& coding);
 // image (*sizes) += Σ x d
 bool synthesize(const Convolution& convolution, const ConvolutionalCodes& codes, float* image);

@@ -1,5 +1,5 @@
-// The two linear maps between codes and images: the image of codes, and the correlations of codes with an image, which
-// the updates of filters are made from.
+// The two linear maps between codes and images: synthesis of an image, and the correlations of codes with an image,
+// from which filters are updated.
 #include <algorithm>
 
 #include "convolutional/tile_codes.hpp"
@@ -7,7 +7,7 @@
 namespace kronlearn {
 namespace {
 
-// Adds Σ x d of the tiles of one colour to an image.
+// Adds Σ x d over the tiles of one colour to an image.
 class Synthesis : public BlockWorker {
  public:
   Synthesis(const TiledCodes& codes, const std::vector<int64_t>& tiles, float* image)
@@ -29,7 +29,7 @@ class Synthesis : public BlockWorker {
   TileBuffer buffer_;
 };
 
-// Adds Σ_s x_a[s] · image[s + ·] of a tile: in single precision within it, in double precision to the sums.
+// Sums x_a[s] · image[s + ·] over a tile in single precision, and adds the result to sums in double precision.
 class CodeCorrelation : public BlockWorker {
  public:
   CodeCorrelation(const TiledCodes& codes, const float* image, double* sums)

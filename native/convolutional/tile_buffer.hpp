@@ -1,4 +1,4 @@
-// The pixels of one tile, and filters in the layout that its kernels want.
+// The pixels of one tile, and filters, in the layout that the kernels need.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace kronlearn {
 
-// The pixels that the filters of a tile cover, with zeros behind the end of every row.
+// The pixels that the filters of a tile cover. Rows are padded with zeros.
 class TileBuffer {
  public:
   explicit TileBuffer(const Tiles& tiles) : tiles_(tiles), numbers_(tiles.buffer_size()) {}
@@ -24,7 +24,7 @@ class TileBuffer {
   std::vector<float> numbers_;
 };
 
-// Filters with rows of a multiple of kRowSlack numbers.
+// Filters whose rows are padded with zeros to a multiple of kRowSlack.
 class PaddedFilters {
  public:
   PaddedFilters(const Filters& filters, const Tiles& tiles);

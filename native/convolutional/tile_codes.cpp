@@ -14,8 +14,8 @@ TiledCodes::TiledCodes(const Convolution& convolution, const ConvolutionalCodes&
       filters(*convolution.filters, tiles),
       by_tile(tiles.count()) {
   for (size_t k = 0; k < codes.positions.size(); ++k) {
-    const Tiles::Place place = tiles.place(codes.positions[k]);
-    by_tile[place.tile].push_back({place.offset, codes.atoms[k], codes.values[k], 0});
+    const Tiles::Location location = tiles.locate(codes.positions[k]);
+    by_tile[location.tile].push_back({location.offset, codes.atoms[k], codes.values[k], 0});
   }
   for (Coefficients& coefficients : by_tile)
     std::sort(coefficients.begin(), coefficients.end(), comes_before);

@@ -1,4 +1,4 @@
-// What all work on the codes of an image shares: its tiles, its filters and the coefficients of each tile.
+// The codes of an image by tiles, with the tiles, filters and kernels that are needed to work on them.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace kronlearn {
 
-// Coefficients, with offsets in the buffer of their tile, sorted by offset, then atom.
+// The coefficients of a tile, sorted by offset, then atom.
 using Coefficients = std::vector<Coefficient>;
 
 bool comes_before(const Coefficient& a, const Coefficient& b);
@@ -15,7 +15,7 @@ bool comes_before(const Coefficient& a, const Coefficient& b);
 struct TiledCodes {
   TiledCodes(const Convolution& convolution, const ConvolutionalCodes& codes);
 
-  // The coefficients of all tiles together.
+  // Returns the coefficients of all tiles.
   ConvolutionalCodes joined() const;
 
   const ConvolutionKernels& kernels;

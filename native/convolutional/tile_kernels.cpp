@@ -8,10 +8,10 @@ namespace {
 
 using Vector = Vec<float>;
 constexpr int kWidth = kLanes<float>;
-// Outputs that are summed in registers side by side.
+// The number of outputs that are summed in registers at the same time.
 constexpr int kOutputs = 8;
 
-// If the known pixels hold less than this of an atom's squared norm, its coefficient is left alone.
+// Coefficients with a smaller curvature, since almost all pixels under the atom have no weight, are not updated.
 constexpr float kLeastCurvature = 1e-6f;
 
 template <int K>
@@ -42,7 +42,7 @@ void correlate_row(const float* in, const int64_t* offsets, int taps, const floa
 }
 
 int64_t strongest(const float* gradients, int atoms, int64_t stride, int64_t count, float limit,
-                  int32_t* places, int32_t* best) {
+                  int32_t* positions, int32_t* best) {
   int64_t found = 0;
   for (int64_t x = 0; x < count; x += kWidth) {
     Vector largest{};
@@ -55,20 +55,14 @@ int64_t strongest(const float* gradients, int atoms, int64_t stride, int64_t cou
       while (gradients[atom * stride + x + l] != value &&
              gradients[atom * stride + x + l] != -value)
         ++atom;
-      places[found] = int32_t(x + l);
+      positions[found] = int32_t(x + l);
       best[found++] = atom;
     }
   }
   return found;
 }
 
-KRONLEARN_INLINE float sum_of(Vector v) {
-  float sum = 0;
-  for (int l = 0; l < kWidth; ++l) sum += v[l];
-  return sum;
-}
-
-// Calls part(filter vector, place in the buffer) for all vectors of a filter at an offset.
+// Calls part(vector of the filter, its offset in the buffer) for all vectors of a filter at an offset.
 template <class Part>
 KRONLEARN_INLINE void for_vectors(const FilterView& filters, int atom, int64_t offset, Part part) {
   const float* numbers = filters.numbers + int64_t(atom) * filters.rows * filters.row_stride;
@@ -81,7 +75,7 @@ float correlation(const FilterView& filters, const Coefficient& c, const float* 
   Vector sum{};
   for_vectors(filters, c.atom, c.offset,
               [&](Vector d, int64_t at) { sum += d * load<float>(image + at); });
-  return sum_of(sum);
+  return sum_of<float>(sum);
 }
 
 void curvatures(const FilterView& filters, const float* weights, Coefficient* coefficients,
@@ -91,7 +85,7 @@ void curvatures(const FilterView& filters, const float* weights, Coefficient* co
     for_vectors(filters, coefficients[k].atom, coefficients[k].offset, [&](Vector d, int64_t at) {
       sum += weights ? d * d * load<float>(weights + at) : d * d;
     });
-    coefficients[k].curvature = sum_of(sum);
+    coefficients[k].curvature = sum_of<float>(sum);
   }
 }
 

@@ -5,8 +5,8 @@
 namespace kronlearn {
 namespace {
 
-// Positions of a tile along the last axis, the one before and all others: what coding a tile needs stays in a
-// cache of one megabyte for 64 filters.
+// Positions of a tile along the last axis, the one before, and all others. With 64 filters, coding such a tile needs
+// less than a megabyte, which fits into the cache.
 constexpr int64_t kLastSide = 64, kSide = 32, kOuterSide = 8;
 
 }  // namespace
@@ -19,7 +19,7 @@ Tiles::Tiles(const std::vector<ConvolutionAxis>& axes) : axes_(axes) {
   for (int a = n - 1; a >= 0; --a) {
     const int64_t wanted = a == n - 1 ? kLastSide : a == n - 2 ? kSide : kOuterSide;
     const int64_t positions = axes_[a].positions();
-    // Filters of tiles that are not neighbours must not meet.
+    // Filters of tiles that are not adjacent must not overlap.
     sides_[a] = std::min(std::max<int64_t>(wanted, axes_[a].filter - 1), positions);
     tiles_[a] = (positions + sides_[a] - 1) / sides_[a];
     image_steps_[a] = pixels;
@@ -74,15 +74,15 @@ std::vector<int64_t> Tiles::neighbours(int64_t number) const {
   return found;
 }
 
-Tiles::Place Tiles::place(int64_t position) const {
-  Place place{0, 0};
+Tiles::Location Tiles::locate(int64_t position) const {
+  Location location{0, 0};
   for (int a = 0; a < n_axes(); ++a) {
     const int64_t along = position / position_steps_[a];
     position %= position_steps_[a];
-    place.tile = place.tile * tiles_[a] + along / sides_[a];
-    place.offset += int32_t(along % sides_[a] * buffer_steps_[a]);
+    location.tile = location.tile * tiles_[a] + along / sides_[a];
+    location.offset += int32_t(along % sides_[a] * buffer_steps_[a]);
   }
-  return place;
+  return location;
 }
 
 int64_t Tiles::position(const Tile& tile, int32_t offset) const {

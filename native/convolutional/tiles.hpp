@@ -1,4 +1,4 @@
-// How an image is cut into tiles, and what the buffer of a tile holds.
+// Division of an image into tiles, and the layout of the buffer of a tile.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace kronlearn {
 
-// A multiple of kRowSlack numbers.
+// Rounds up to a multiple of kRowSlack.
 inline int64_t padded_row(int64_t count) { return (count + kRowSlack - 1) / kRowSlack * kRowSlack; }
 
 class Tiles {
@@ -20,33 +20,33 @@ class Tiles {
 
   struct Tile {
     std::vector<int64_t> start, extent;  // positions along each axis
-    int64_t first_pixel;                 // of the image
+    int64_t first_pixel;                 // number in the image
   };
   Tile tile(int64_t number) const;
-  // Numbers of the tiles of every colour.
+  // The tiles of every colour.
   std::vector<std::vector<int64_t>> colours() const;
-  // The tile itself and those beside it.
+  // The tile itself and all adjacent ones.
   std::vector<int64_t> neighbours(int64_t number) const;
 
-  // Where a position is: its tile, and its offset in the buffer of that.
-  struct Place {
+  // The tile of a position, and the offset of the position in the buffer of that tile.
+  struct Location {
     int64_t tile;
     int32_t offset;
   };
-  Place place(int64_t position) const;
+  Location locate(int64_t position) const;
   int64_t position(const Tile& tile, int32_t offset) const;
 
   int64_t buffer_size() const { return buffer_size_; }
   int64_t buffer_step(int axis) const { return buffer_steps_[axis]; }
-  int64_t row_positions() const { return sides_.back(); }  // at most, of a row of a tile
+  int64_t row_positions() const { return sides_.back(); }  // the most positions in a row of a tile
   int64_t row_length(const Tile& tile) const { return tile.extent.back() + filter_length() - 1; }
   // Calls row(pixel of the image, offset in the buffer) for every row of pixels that the tile's filters cover.
   template <class Row>
   void for_rows(const Tile& tile, Row row) const {
     visit(tile, 0, tile.first_pixel, 0, row);
   }
-  int filter_length() const { return axes_.back().filter; }  // of a row of a filter
-  // Offsets in a buffer of the rows of a filter.
+  int filter_length() const { return axes_.back().filter; }  // length of a row of a filter
+  // Offsets of the rows of a filter in a buffer.
   std::vector<int64_t> filter_rows() const;
 
  private:
@@ -59,7 +59,7 @@ class Tiles {
   }
 
   std::vector<ConvolutionAxis> axes_;
-  // Positions of a tile and tiles along each axis; from one pixel, position or number to the next.
+  // Along each axis: positions of a tile, number of tiles, and the strides of the image, of positions and of a buffer.
   std::vector<int64_t> sides_, tiles_, image_steps_, position_steps_, buffer_steps_;
   int64_t count_ = 1, positions_ = 1, buffer_size_ = 1;
 };

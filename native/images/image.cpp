@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "images/matching.hpp"
-#include "pursuit/coder.hpp"
+#include "pursuit/tile_coder.hpp"
 
 namespace kronlearn {
 namespace {

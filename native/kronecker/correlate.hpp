@@ -1,4 +1,4 @@
-// Correlations of lane-parallel samples with every atom: α = Y ×_1 D_1ᵀ ×_2 D_2ᵀ …
+// Correlations of a group of samples, one per lane, with every atom: α = Y ×_1 D_1ᵀ ×_2 D_2ᵀ …
 #pragma once
 
 #include "kernels.hpp"
@@ -6,7 +6,7 @@
 
 namespace kronlearn::KRONLEARN_SET {
 
-// A dimension known when the kernel is compiled, or only when it runs.
+// A size that is known at compile time (Fixed) or only at run time (Dynamic).
 template <int N>
 struct Fixed {
   static constexpr bool kFixed = true;
@@ -20,7 +20,7 @@ struct Dynamic {
   operator int() const { return n; }
 };
 
-// R outputs of each of C columns of the input; column c starts at in[c], its entries are `step` apart.
+// R rows of factorᵀ times C columns of the input. Column c begins at in[c], with its entries `step` vectors apart.
 template <class T, int R, int C, class M, class N, class Step>
 KRONLEARN_INLINE void product_tile(const T* factor, M m, N n, Step step, const Vec<T>* const* in,
                                    Vec<T>* const* out) {
@@ -46,6 +46,7 @@ KRONLEARN_INLINE void product_tile(const T* factor, M m, N n, Step step, const V
     for (int c = 0; c < C; ++c) out[c][r * step] = acc[r][c];
 }
 
+// factorᵀ times C columns of the input, laid out as above.
 template <class T, int C, class M, class N, class Step>
 KRONLEARN_INLINE void product_columns(const T* factor, M m, N n, Step step, const Vec<T>* const* in,
                                       Vec<T>* const* out) {
@@ -67,7 +68,7 @@ KRONLEARN_INLINE void product_columns(const T* factor, M m, N n, Step step, cons
     }
 }
 
-// out (outer, n, inner) = factorᵀ applied to the middle dimension of in (outer, m, inner).
+// out (outer, n, inner) = in (outer, m, inner) ×_2 factorᵀ
 template <class T, class M, class N, class Inner>
 KRONLEARN_INLINE void mode_product(const T* factor, M m, N n, int outer, Inner inner,
                                    const Vec<T>* in, Vec<T>* out) {
@@ -90,7 +91,7 @@ KRONLEARN_INLINE void mode_product(const T* factor, M m, N n, int outer, Inner i
   }
 }
 
-// Vectors of scratch that correlate() needs beside its input and output.
+// The number of scratch vectors that correlate() needs besides its input and output.
 template <class T>
 int64_t correlate_scratch(const DictionaryView<T>& d) {
   int64_t largest = 0, size = d.features();
@@ -101,7 +102,7 @@ int64_t correlate_scratch(const DictionaryView<T>& d) {
   return d.n_modes == 1 ? 0 : d.n_modes == 2 ? largest : 2 * largest;
 }
 
-// The same for every shape that is only known when it runs: compiled once.
+// correlate() for all shapes that are known only at run time, so that it is compiled once.
 template <class T>
 __attribute__((noinline)) void correlate_any(const DictionaryView<T>& d, const Vec<T>* y,
                                              Vec<T>* alpha, Vec<T>* scratch) {

@@ -9,7 +9,7 @@ namespace {
 
 int padded(int n) { return (n + 15) / 16 * 16; }
 
-// A few rows of the lower triangle at a time, so that they stay in the cache.
+// FᵀF, computed a few rows of the lower triangle at a time, so that they stay in the cache.
 std::vector<double> gram_of(const Factor& f) {
   constexpr size_t kRows = 8;
   const size_t n = f.n;
@@ -30,7 +30,7 @@ std::vector<double> gram_of(const Factor& f) {
   return g;
 }
 
-// Makes the columns unit; their norms.
+// Scales the columns to norm one and returns their norms. Columns of zeros stay.
 std::vector<double> normalise(Factor& f) {
   std::vector<double> norms(f.n);
   auto row = [&](int p) { return f.entries.data() + size_t(p) * f.n; };
@@ -69,7 +69,7 @@ Dictionary<T>::Dictionary(std::vector<Factor> factors) : factors_(std::move(fact
     std::transform(f.entries.begin(), f.entries.end(), squared_.back().begin(),
                    [](double d) { return T(d * d); });
   }
-  // One mode alone has no others to contract with.
+  // Gram matrices serve to contract the other modes; a single mode has no others.
   for (const Factor& f : factors_)
     exact_grams_.push_back(factors_.size() > 1 ? gram_of(f) : std::vector<double>{});
   for (size_t i = 0; i < factors_.size(); ++i) {
@@ -79,7 +79,7 @@ Dictionary<T>::Dictionary(std::vector<Factor> factors) : factors_(std::move(fact
     modes_.push_back({f.m, f.n, rounded_[i].data()});
     squared_modes_.push_back({f.m, f.n, squared_[i].data()});
   }
-  // The split that leaves the smaller of the two sides as large as possible; one mode is all right side.
+  // Split the modes so that the smaller side is as large as possible. A single mode is the right side.
   const int d = n_modes();
   int split = 0;
   long best = 0;

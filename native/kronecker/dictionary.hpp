@@ -1,7 +1,7 @@
-// A Kronecker dictionary made ready for the kernels: factors, Gram matrices, the two merged sides.
+// A Kronecker dictionary prepared for the kernels: factors, Gram matrices, the two merged sides.
 //
-// The kernels rely on atoms of norm one to the last bit, which rounded factors do not have. They are given
-// normalised factors, and coefficients are divided by the norms afterwards where those matter.
+// The kernels need atoms whose norm is one to the last bit, while the columns of given factors may be rounded or of any
+// norm. So kernels get normalised factors, and rescale() divides coefficients by the norms.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,7 @@ class Dictionary {
 
   DictionaryView<T> view() const;
 
-  // The same dictionary in double precision, made when first asked for.
+  // The same dictionary in double precision, made on first use.
   const Dictionary<double>& in_double() const;
 
   int features() const { return left_.m * right_.m; }
@@ -32,14 +32,15 @@ class Dictionary {
   int n_modes() const { return int(factors_.size()); }
   const Factor& factor(int mode) const { return factors_[mode]; }
 
-  // Turns coefficients of normalised atoms into those of the atoms given.
+  // Turns coefficients of the normalised atoms into coefficients of the given atoms.
   void rescale(int64_t count, const int32_t* index, T* value) const;
 
-  // In double precision, for the moments of one mode.
+  // The given factors and their Gram matrices in double precision, for the moments of one mode.
   const std::vector<ModeView<double>>& exact_modes() const { return exact_modes_; }
   const std::vector<const double*>& exact_grams() const { return exact_gram_pointers_; }
 
  private:
+  // Some neighbouring modes merged into one; see SideView.
   struct Side {
     int m, n, m_stride, n_stride;
     std::vector<T> gram, atoms, scale;

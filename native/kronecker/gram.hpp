@@ -1,19 +1,18 @@
-// Rows of small matrices, picked per lane: Gram matrices by atom, factors by atom.
+// Tables of which every lane reads a different row: Gram matrices and atoms of a side.
 #pragma once
 
 #include "kronecker/correlate.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 
-// Not inlined: the code is long, and every compiled shape would have it several times.
+// Not inlined, since every compiled shape would contain this long code several times.
 template <class T>
 __attribute__((noinline)) void load_padded_rows(const T* const* rows, int count, Vec<T>* out) {
   load_transposed<T>(rows, count, true, out);
 }
 
-// A matrix (N, M) whose rows are picked per lane. Where it has few rows (and permutations are fast) each
-// column is a register or two, and a picked row is one permutation per entry; otherwise rows are loaded
-// and transposed.
+// A matrix (N, M) of which every lane reads a different row. If it has few rows, and AVX-512 is available, each column
+// is kept in one or two registers, and reading an entry is a permutation. Otherwise rows are loaded and transposed.
 template <class T, class N, class M>
 class RowTable {
   static constexpr int W = kLanes<T>;
@@ -35,21 +34,21 @@ class RowTable {
                 b * W + l < N::kValue ? matrix[(int64_t)(b * W + l) * stride + q] : T(0);
   }
 
-  // place(q) lane l = matrix[index[l], q]. scratch holds at least M vectors.
-  template <class Place>
-  KRONLEARN_INLINE void rows(Int<T> index, Vec<T>* scratch, Place place) const {
+  // Lane l of out(q) = matrix[index[l], q]. scratch holds at least M vectors.
+  template <class Out>
+  KRONLEARN_INLINE void rows(Int<T> index, Vec<T>* scratch, Out out) const {
     if constexpr (kColumns) {
       (void)scratch;
 #pragma GCC unroll 8
       for (int q = 0; q < M::kValue; ++q)
-        place(q) = kRegisters == 1
-                       ? permute<T>(table_[q], index)
-                       : permute2<T>(table_[2 * q], table_[2 * q + kRegisters - 1], index);
+        out(q) = kRegisters == 1
+                     ? permute<T>(table_[q], index)
+                     : permute2<T>(table_[2 * q], table_[2 * q + kRegisters - 1], index);
     } else {
       const T* rows[W];
       for (int l = 0; l < W; ++l) rows[l] = matrix_ + (int64_t)index[l] * stride_;
       load_padded_rows<T>(rows, columns_, scratch);
-      for (int q = 0; q < columns_; ++q) place(q) = scratch[q];
+      for (int q = 0; q < columns_; ++q) out(q) = scratch[q];
     }
   }
 
@@ -59,7 +58,7 @@ class RowTable {
   alignas(64) Vec<T> table_[kColumns ? M::kValue * kRegisters : 1];
 };
 
-// A side's Gram matrix.
+// The Gram matrix of a side, of which every lane reads other entries.
 template <class T, class N>
 class GramTable {
   static constexpr int W = kLanes<T>;
@@ -88,17 +87,17 @@ class GramTable {
     }
   }
 
-  // Writes row index[l] of lane l to the panels of P columns at out (padded / P, width, P), as the
-  // entry `step` of each. scratch holds at least n vectors.
+  // Writes the rows index[l] to `out` (padded / P, width, P), which holds rows in panels of P columns: as row `step` of
+  // every panel. scratch holds at least n vectors.
   template <int P>
   KRONLEARN_INLINE void rows(Int<T> index, int padded, int width, int step, Vec<T>* out,
                              Vec<T>* scratch) const {
-    auto place = [&](int q) -> Vec<T>& {
+    auto entry_at = [&](int q) -> Vec<T>& {
       return out[((int64_t)(q / P) * width + step) * P + q % P];
     };
-    table_.rows(index, scratch, place);
+    table_.rows(index, scratch, entry_at);
     if constexpr (!N::kFixed)
-      for (int q = side_.n; q < padded; ++q) place(q) = Vec<T>{};
+      for (int q = side_.n; q < padded; ++q) entry_at(q) = Vec<T>{};
   }
 
  private:
@@ -107,7 +106,7 @@ class GramTable {
   alignas(64) Vec<T> whole_[kWhole ? 4 : 1];
 };
 
-// The atoms of both sides, for what is seldom needed: compiled once for all shapes.
+// The atoms of both sides. They are seldom needed, so this is compiled once for all shapes.
 template <class T>
 class AtomTables {
  public:
@@ -117,7 +116,7 @@ class AtomTables {
         left_(d.left.atoms, m1, d.left.m_stride),
         right_(d.right.atoms, m2, d.right.m_stride) {}
 
-  // a (m1) and b (m2): the two sides of atom (i, j), which serve as scratch meanwhile.
+  // Sets a (m1) and b (m2) to the left atom i and the right atom j.
   KRONLEARN_INLINE void load(Int<T> i, Int<T> j, Vec<T>* a, Vec<T>* b) const {
     left_.rows(i, a, [a](int q) -> Vec<T>& { return a[q]; });
     right_.rows(j, b, [b](int q) -> Vec<T>& { return b[q]; });

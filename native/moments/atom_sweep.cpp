@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "kronecker/columns.hpp"
+
 namespace kronlearn {
 
 namespace {
@@ -27,25 +29,25 @@ class Users {
     most_ = *std::max_element(start_.begin(), start_.end());
     std::partial_sum(start_.begin(), start_.end(), start_.begin());
     samples_.resize(total);
-    places_.resize(total);
+    entries_.resize(total);
     std::vector<int64_t> next(start_.begin(), start_.end() - 1);
     for (int64_t k = 0; k < s.count; ++k)
       for (int64_t at = s.indptr[k]; at < s.indptr[k + 1]; ++at) {
         const int64_t i = next[s.indices[at]]++;
         samples_[i] = k;
-        places_[i] = at;
+        entries_[i] = at;
       }
   }
 
   int64_t most() const { return most_; }
   int64_t count(int atom) const { return start_[atom + 1] - start_[atom]; }
   const int64_t* samples(int atom) const { return samples_.data() + start_[atom]; }
-  const int64_t* places(int atom) const { return places_.data() + start_[atom]; }
+  const int64_t* entries(int atom) const { return entries_.data() + start_[atom]; }
 
  private:
-  std::vector<int64_t> start_;    // (n_atoms + 1)
-  std::vector<int64_t> samples_;  // of each nonzero its sample …
-  std::vector<int64_t> places_;   // … and where it is in `data`
+  std::vector<int64_t> start_;    // (n_atoms + 1): where the nonzeros of an atom begin
+  std::vector<int64_t> samples_;  // the sample of each nonzero, sorted by atom
+  std::vector<int64_t> entries_;  // its entry in `data`
   int64_t most_;
 };
 
@@ -65,25 +67,24 @@ class Sweep {
   void update(int atom) {
     if (users_.count(atom) == 0) return;
     sum_errors(atom);
-    double largest = 0;
-    for (const double entry : direction_) {
-      if (!std::isfinite(entry)) return;
-      if (std::abs(entry) > std::abs(largest)) largest = entry;
-    }
-    if (largest != 0) turn(atom, largest);
+    const auto is_finite = [](double entry) { return std::isfinite(entry); };
+    if (!std::all_of(direction_.begin(), direction_.end(), is_finite)) return;
+    double scale;
+    scale_columns(direction_.data(), row(atom), s_.features, 1, &scale);
+    std::copy(direction_.begin(), direction_.end(), row(atom));
     refit(atom);
   }
 
  private:
   double* row(int atom) { return s_.atoms + int64_t(atom) * s_.features; }
 
-  // Σ x_jk e_k = Σ x_jk y_k − Σ_{l≠j} (Σ x_jk x_lk) d_l
+  // direction = Σ x_jk e_k = Σ x_jk y_k − Σ_{l≠j} (Σ x_jk x_lk) d_l
   void sum_errors(int atom) {
     const int64_t count = users_.count(atom), *samples = users_.samples(atom);
-    const int64_t* places = users_.places(atom);
+    const int64_t* entries = users_.entries(atom);
     std::fill(weights_.begin(), weights_.end(), 0.0);
     for (int64_t i = 0; i < count; ++i) {
-      const double x = coefficients_[i] = s_.data[places[i]];
+      const double x = coefficients_[i] = s_.data[entries[i]];
       const int64_t first = s_.indptr[samples[i]], end = s_.indptr[samples[i] + 1];
       for (int64_t at = first; at < end; ++at) weights_[s_.indices[at]] -= x * double(s_.data[at]);
     }
@@ -95,22 +96,10 @@ class Sweep {
                        direction_.data());
   }
 
-  // The atom becomes the direction. Dividing by the largest entry first makes that positive and keeps the
-  // squares from over- or underflowing.
-  void turn(int atom, double largest) {
-    double norm2 = 0;
-    for (double& entry : direction_) {
-      entry /= largest;
-      norm2 += entry * entry;
-    }
-    const double norm = std::sqrt(norm2);
-    for (int p = 0; p < s_.features; ++p) row(atom)[p] = direction_[p] / norm;
-  }
-
   // x_jk = d_j · e_k = d_j · y_k − Σ_{l≠j} x_lk (d_j · d_l)
   void refit(int atom) {
     const int64_t count = users_.count(atom), *samples = users_.samples(atom);
-    const int64_t* places = users_.places(atom);
+    const int64_t* entries = users_.entries(atom);
     std::vector<double>& products = weights_;
     of_atoms_.row_products(s_.atoms, all_.data(), s_.n_atoms, s_.features, row(atom),
                            products.data());
@@ -121,7 +110,7 @@ class Sweep {
       double x = coefficients_[i];
       const int64_t first = s_.indptr[samples[i]], end = s_.indptr[samples[i] + 1];
       for (int64_t at = first; at < end; ++at) x -= double(s_.data[at]) * products[s_.indices[at]];
-      s_.data[places[i]] = T(x);
+      s_.data[entries[i]] = T(x);
     }
   }
 

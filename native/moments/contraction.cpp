@@ -9,7 +9,7 @@ namespace {
 using Vector = Vec<double>;
 constexpr int kWidth = kLanes<double>;
 
-// The first `count` numbers, less than a vector, with zeros behind them.
+// Loads `count` numbers, fewer than a vector holds, followed by zeros.
 KRONLEARN_INLINE Vector load_first(const double* p, int count) {
 #if defined(__AVX512F__)
   return (Vector)_mm512_maskz_loadu_pd(__mmask8((1u << count) - 1), p);
@@ -22,17 +22,11 @@ KRONLEARN_INLINE Vector load_first(const double* p, int count) {
 #endif
 }
 
-KRONLEARN_INLINE double sum_of(Vector v) {
-  double sum = 0;
-  for (int l = 0; l < kWidth; ++l) sum += v[l];
-  return sum;
-}
-
-// K pairs of weights from `first` on: each entry of the matrix is loaded once for all of them.
+// Contracts with K pairs of weights, from `first` on, so that each entry of the matrix is loaded once for all of them.
 template <int K>
-class Contracting {
+class Contractor {
  public:
-  Contracting(const Contraction& c, int first, double* out)
+  Contractor(const Contraction& c, int first, double* out)
       : c_(c),
         before_step_(int64_t(c.rows_before) * c.columns_before),
         after_step_(int64_t(c.rows_after) * c.columns_after),
@@ -50,7 +44,7 @@ class Contracting {
   }
 
  private:
-  // Where the row (a, j, b) begins.
+  // The beginning of row (a, j, b).
   const double* row(int a, int j, int b) const {
     const int64_t number = (int64_t(a) * c_.n + j) * c_.rows_after + b;
     const int64_t length = int64_t(c_.columns_before) * c_.m * c_.columns_after;
@@ -65,7 +59,7 @@ class Contracting {
   }
   double& out(int k, int j, int l) const { return out_[k * out_step_ + int64_t(j) * c_.m + l]; }
 
-  // out[k, j, l …] for a vector of l.
+  // out[k, j, l …] for a vector of l, where there are no modes after this one.
   void contract_last_mode(int j, int l) const {
     Vector sums[K] = {};
     auto add = [&](int a, int c, Vector entries) {
@@ -114,7 +108,7 @@ class Contracting {
       diagonal[0] = 0.5 * entries[b];
       for (int k = 0; k < K; ++k) inner[k] += diagonal * after(k, b)[b];
     }
-    for (int k = 0; k < K; ++k) sums[k] += before(k, a)[c] * sum_of(inner[k]);
+    for (int k = 0; k < K; ++k) sums[k] += before(k, a)[c] * sum_of<double>(inner[k]);
   }
 
   // Lanes of inner[k] += after_k[b, e] · entries[e] for e < count.
@@ -141,9 +135,9 @@ class Contracting {
 
 void contract(const Contraction& c, double* out) {
   int first = 0;
-  for (; first + 8 <= c.count; first += 8) Contracting<8>(c, first, out).run();
-  for (; first + 4 <= c.count; first += 4) Contracting<4>(c, first, out).run();
-  for (; first < c.count; ++first) Contracting<1>(c, first, out).run();
+  for (; first + 8 <= c.count; first += 8) Contractor<8>(c, first, out).run();
+  for (; first + 4 <= c.count; first += 4) Contractor<4>(c, first, out).run();
+  for (; first < c.count; ++first) Contractor<1>(c, first, out).run();
 }
 
 }  // namespace

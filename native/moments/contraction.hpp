@@ -1,11 +1,11 @@
-// The vector kernel behind the sums of a mode from full moments: plain data, the same for every instruction set.
+// Interface of the vector kernel that derives the sums of one mode from full moments.
 #pragma once
 
 namespace kronlearn {
 
-// A matrix with rows (a, j, b) and columns (c, l, e): of the modes before one, of its own, of the modes after it; and
-// weights for a and c, and for b and e, of which there are `count` pairs. Of a symmetric matrix there is the lower
-// triangle, row after row.
+// A matrix with rows (a, j, b) and columns (c, l, e): a and c number entries of the modes before the one of interest, j
+// and l those of this mode, b and e those of the modes after it. There are `count` pairs of weights, `before` for (a,
+// c) and `after` for (b, e). A symmetric matrix is stored as its lower triangle, row after row.
 struct Contraction {
   const double* matrix;
   bool triangle;
@@ -19,7 +19,7 @@ struct Contraction {
 
 struct ContractionKernels {
   // out (count, n, m): out[k, j, l] = Σ before_k[a, c] · after_k[b, e] · matrix[(a, j, b), (c, l, e)] over a, b, c, e.
-  // The diagonal of a triangle counts half: the result and its transpose make that of the whole matrix.
+  // The diagonal of a triangle counts half, so that the result plus its transpose is that of the whole matrix.
   void (*contract)(const Contraction&, double* out);
 };
 

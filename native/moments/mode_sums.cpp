@@ -17,7 +17,7 @@ struct Matrices {
   }
 };
 
-// The Kronecker products, term by term, of matrices and the transposes of a mode's factors.
+// The Kronecker products, term by term, of matrices and the transposed factors of a mode.
 Matrices product(const Matrices& left, const Stack& stack) {
   Matrices product{left.count, left.rows * stack.n, left.columns * stack.m};
   double* entry = product.entries.data();
@@ -31,6 +31,7 @@ Matrices product(const Matrices& left, const Stack& stack) {
   return product;
 }
 
+// The Kronecker products, term by term, of the transposed factors of the modes first … end − 1.
 Matrices products(const std::vector<Stack>& stacks, int first, int end) {
   Matrices all{stacks[0].terms, 1, 1};
   std::fill(all.entries.begin(), all.entries.end(), 1.0);
@@ -47,7 +48,7 @@ double dot(const double* x, const double* y, int count) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// The inner products of rows, for each pair of terms.
+// The inner products of all rows, for each pair of terms.
 Matrices grams(const Matrices& of) {
   Matrices grams{of.count * of.count, of.rows, of.rows};
   for (int left = 0; left < of.count; ++left)

@@ -1,4 +1,4 @@
-// The sums of one mode from full moments.
+// The sums of one mode, derived from full moments, for a sum of Kronecker products (terms).
 #pragma once
 
 #include <vector>
@@ -7,20 +7,20 @@
 
 namespace kronlearn {
 
-// The factors of a mode in all terms: (terms, m, n).
+// The factors of one mode in all terms.
 struct Stack {
   int terms, m, n;
-  const double* entries;
+  const double* entries;  // (terms, m, n)
 };
 
-// With the other modes' factors D_j (and their Grams G_j) fixed, from S_xx (n_codes, n_codes), of which the lower
-// triangle is given row after row, and S_xy (n_codes, n_features): p = Σ X_(i) (⊗ G_j) X_(i)ᵀ, one block (n, n) for
-// each pair of terms in a matrix (terms · n, terms · n), and c (terms, n, m), the transpose of
-// Σ Y_(i) (⊗ D_j) X_(i)ᵀ, for each term. Without S_xx there is no p.
+// The sums of mode i with the factors of all other modes j ≠ i fixed. xx is the packed lower triangle of
+// S_xx (atoms, atoms); if it is null, p is not computed. xy is S_xy (atoms, features).
+// p (terms · n, terms · n) has a block Σ X_(i) (⊗ D_jᵀD'_j) X_(i)ᵀ for each pair of terms with factors D and D';
+// c (terms, n, m) has the transpose of Σ Y_(i) (⊗ D_j) X_(i)ᵀ for each term.
 void mode_sums(const InstructionSet& set, const std::vector<Stack>& stacks, int mode,
                const double* xx, const double* xy, double* p, double* c);
 
-// Turns the packed S_xx (n, n) of codes x into that of scale · x.
+// Turns the packed S_xx (n, n) of codes x into that of the codes scale ∘ x.
 void scale_triangle(double* triangle, const double* scale, int64_t n);
 
 }  // namespace kronlearn

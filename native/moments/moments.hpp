@@ -1,11 +1,11 @@
-// Sums over coded samples, in double precision: all that a dictionary update needs.
+// Sums over coded samples, in double precision, from which dictionaries are updated.
 #pragma once
 
 #include "kronecker/correlate.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 
-// The numbers go to the same sums on every instruction set; fewer would wait for one another.
+// Independent sums hide the latency of additions. Their number is the same for every instruction set.
 template <class T>
 double sum_of_squares(const T* y, int64_t count) {
   constexpr int kSums = 32;
@@ -20,6 +20,7 @@ double sum_of_squares(const T* y, int64_t count) {
   return sums[0];
 }
 
+// xx += Σ x xᵀ, packed lower triangle.
 template <class T>
 void add_xx(const CodesView<T>& codes, double* xx) {
   for (int64_t k = 0; k < codes.count; ++k) {
@@ -42,7 +43,7 @@ KRONLEARN_INLINE Vec<Sum> load_as(const T* p) {
     return load_as_double(p);
 }
 
-// xy[index[l], p : p + K · kLanes] += value[l] · y[p : …] for one sample, its entries converted once.
+// xy[index[l], p : p + K · kLanes] += value[l] · y[p : …] for one sample, whose entries are converted once.
 template <int K, class T, class Sum>
 KRONLEARN_INLINE void add_piece(const T* y, int nonzeros, const int32_t* index, const T* value,
                                 int features, int p, Sum* xy) {
@@ -58,6 +59,7 @@ KRONLEARN_INLINE void add_piece(const T* y, int nonzeros, const int32_t* index, 
   }
 }
 
+// xy (atoms, features) += Σ x yᵀ over samples first … end − 1.
 template <class T, class Sum>
 void add_xy(const CodesView<T>& codes, int64_t first, int64_t end, Sum* xy) {
   constexpr int W = kLanes<Sum>, K = 64 / W < 8 ? 64 / W : 8;
@@ -77,8 +79,8 @@ void add_xy(const CodesView<T>& codes, int64_t first, int64_t end, Sum* xy) {
   }
 }
 
-// Short runs of samples are added up in single precision first, with half the bytes to store: in a run that
-// loses no more than the codes have lost already.
+// Adds short runs of samples in single precision first, with half as many bytes to store. Within a run, that loses no
+// more than rounding the codes to single precision did.
 constexpr int kRunSamples = 128, kRunNumbers = 4096;
 
 inline void add_xy_by_runs(const CodesView<float>& codes, int numbers, double* xy) {
@@ -91,8 +93,8 @@ inline void add_xy_by_runs(const CodesView<float>& codes, int numbers, double* x
   }
 }
 
-// S_xx, if it is wanted, and S_xy. Where S_xx is not wanted nothing will be divided by it either, and S_xy
-// of single precision may be summed by runs.
+// Adds S_xx, unless xx is null, and S_xy. Without S_xx, nothing is divided by it later, which would amplify errors, and
+// S_xy of single precision can be summed in runs.
 template <class T>
 void add_full_moments(const CodesView<T>& codes, int atoms, double* xx, double* xy) {
   if (xx) add_xx(codes, xx);
@@ -102,7 +104,7 @@ void add_full_moments(const CodesView<T>& codes, int atoms, double* xx, double* 
   add_xy(codes, 0, codes.count, xy);
 }
 
-// out[: K · kLanes] = Σ_p column[p] · in[p, : …], in K · U independent sums.
+// out[: K · kLanes] = Σ_p column[p] · in[p, : K · kLanes], in K · U independent sums.
 template <int K, int U>
 KRONLEARN_INLINE void contract_piece(const double* in, int m, int64_t length, const double* column,
                                      int stride, double* out) {
@@ -123,7 +125,7 @@ KRONLEARN_INLINE void contract_piece(const double* in, int m, int64_t length, co
   for (int v = 0; v < K; ++v) store<double>(out + v * W, sums[v]);
 }
 
-// out[:] = Σ_p column[p] · in[p, :] for in (m, length); out may be where in begins.
+// out[:] = Σ_p column[p] · in[p, :] for in (m, length). out may be the beginning of in.
 KRONLEARN_INLINE void contract(const double* in, int m, int64_t length, const double* column,
                                int stride, double* out) {
   constexpr int W = kLanes<double>;
@@ -140,7 +142,7 @@ KRONLEARN_INLINE void contract(const double* in, int m, int64_t length, const do
   }
 }
 
-// The sums of one mode over samples that are coded one after the other.
+// Adds samples, one after the other, to the sums of one mode.
 template <class T>
 class ModeSums {
  public:
@@ -155,22 +157,22 @@ class ModeSums {
         buffer_(sample_ + codes.features),
         weights_(buffer_ + codes.features),
         atoms_(reinterpret_cast<int*>(weights_ + codes.width)),
-        place_(atoms_ + codes.width * n_modes) {
-    // A sample's entries with this mode behind all others, whose order stays.
+        source_(atoms_ + codes.width * n_modes) {
+    // Move this mode of a sample behind all others, whose order stays.
     int inner = 1;
     for (int i = mode + 1; i < n_modes; ++i) inner *= modes[i].m;
     const int m = modes[mode].m, rest = codes.features / m;
     for (int q = 0; q < rest; ++q)
-      for (int r = 0; r < m; ++r) place_[q * m + r] = (q / inner * m + r) * inner + q % inner;
+      for (int r = 0; r < m; ++r) source_[q * m + r] = (q / inner * m + r) * inner + q % inner;
   }
 
-  // Of P only a half: its sum with its transpose is P.
+  // Adds sample k; see Kernels::add_mode_moments.
   void add(int64_t k, double* half_p, double* c) {
     const int32_t* index = codes_.index + k * codes_.width;
     const T* value = codes_.value + k * codes_.width;
     const T* y = codes_.samples + k * codes_.features;
     const int nonzeros = codes_.nonzeros[k];
-    for (int q = 0; q < codes_.features; ++q) sample_[q] = y[place_[q]];
+    for (int q = 0; q < codes_.features; ++q) sample_[q] = y[source_[q]];
     for (int l = 0; l < nonzeros; ++l) {
       uint32_t rest = index[l];
       for (int i = n_modes_ - 1; i > 0; --i) {
@@ -186,7 +188,7 @@ class ModeSums {
  private:
   int* atom(int mode) const { return atoms_ + mode * codes_.width; }
 
-  // c += x · the sample contracted with the atom's column in every other mode.
+  // c += x · (the sample contracted with the column of the atom in every other mode).
   void add_contracted(int l, double x, double* c) {
     const double* from = sample_;
     int64_t length = codes_.features;
@@ -199,7 +201,7 @@ class ModeSums {
     for (int r = 0; r < modes_[mode_].m; ++r) c[r] += x * from[r];
   }
 
-  // What a coefficient and those before it, and half of itself, add to its row.
+  // Adds the products of coefficient l with those before it, and half of its square, to its row of half_p.
   void add_pairs(int l, const T* value, double* row) {
     for (int t = 0; t <= l; ++t) weights_[t] = double(value[l]) * double(value[t]);
     weights_[l] *= 0.5;
@@ -219,7 +221,7 @@ class ModeSums {
   const double* const* grams_;
   const int mode_;
   double *sample_, *buffer_, *weights_;
-  int *atoms_, *place_;
+  int *atoms_, *source_;
 };
 
 template <class T>

@@ -9,7 +9,7 @@
 namespace kronlearn {
 namespace {
 
-// Rows that a thread packs at a time.
+// The number of rows in a block.
 constexpr int64_t kRows = 4096;
 
 template <class T, class Index>
@@ -46,7 +46,7 @@ void run(const Compression<T, Index>& compression, int threads) {
 }
 
 void unpack_symmetric(const double* packed, int64_t n, double* full) {
-  // Square tiles: columns are written while their cache lines are at hand.
+  // Square tiles, so that cache lines are still in the cache when their columns are written.
   constexpr int64_t kTile = 32;
   for (int64_t top = 0; top < n; top += kTile)
     for (int64_t left = 0; left <= top; left += kTile)

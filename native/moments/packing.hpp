@@ -1,4 +1,4 @@
-// Other layouts of what passes leave: rows of codes one after the other, a symmetric matrix in full.
+// Conversions of layouts: codes of fixed width to rows of a CSR matrix, a packed triangle to a full matrix.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,18 @@
 
 namespace kronlearn {
 
-// Codes of a fixed width whose used entries are to lie row after row, as a CSR matrix has them: those of row k
-// become entries starts[k] … starts[k + 1] − 1.
+// Codes of a fixed width, and the CSR matrix that they become: the used entries of row k become the entries
+// starts[k] … starts[k + 1] − 1.
 template <class T, class Index>
 struct Compression {
-  CodesView<T> codes;     // its samples are not looked at
+  CodesView<T> codes;     // without samples
   const int64_t* starts;  // (count + 1)
   Index* indices;
   T* data;
   int64_t size;  // of indices and data
 };
 
-// Packs in threads. Throws std::invalid_argument where starts and nonzeros differ or leave the arrays.
+// Throws std::invalid_argument if `starts` does not fit the nonzeros or the size of the arrays.
 template <class T, class Index>
 void run(const Compression<T, Index>& compression, int threads);
 

@@ -6,7 +6,7 @@
 namespace kronlearn::KRONLEARN_SET {
 namespace {
 
-// The entries p, …, p + K · kLanes − 1 of the sum, which stay in registers for all rows.
+// Adds to the entries p … p + K · kLanes − 1 of the sum, which stay in registers for all rows.
 template <int K, class T>
 KRONLEARN_INLINE void add_pieces(const T* rows, const int64_t* which, int64_t count, int length,
                                  const double* weights, int p, double* sum) {
@@ -36,7 +36,7 @@ void add_rows(const T* rows, const int64_t* which, int64_t count, int length, co
     for (int64_t i = 0; i < count; ++i) sum[p] += weights[i] * double(rows[which[i] * length + p]);
 }
 
-// As many rows as a vector has lanes, so that their sums come out as one vector.
+// Multiplies as many rows as a vector has lanes, so that the products are one vector.
 template <class T>
 KRONLEARN_INLINE Vec<double> products_of(const T* const* row, int length, const double* vector) {
   constexpr int W = kLanes<double>;
@@ -62,7 +62,7 @@ void row_products(const T* rows, const int64_t* which, int64_t count, int length
                   const double* vector, double* products) {
   constexpr int W = kLanes<double>;
   for (int64_t i = 0; i < count; i += W) {
-    // The last rows are repeated where there are not enough.
+    // Fill up the last vector with copies of the last row.
     const T* row[W];
     for (int r = 0; r < W; ++r) row[r] = rows + which[i + r < count ? i + r : count - 1] * length;
     const Vec<double> product = products_of(row, length, vector);

@@ -1,11 +1,11 @@
-// The vector kernels behind updates of single atoms: plain data, the same for every instruction set.
+// Interface of the vector kernels that update single atoms.
 #pragma once
 
 #include <cstdint>
 
 namespace kronlearn {
 
-// Rows (…, length) of T; `which` lists the `count` of them that take part, and sums are in its order.
+// `rows` is a matrix (…, length) of T; `which` (count) lists the rows to use. Sums are in the order of this list.
 template <class T>
 struct RowKernels {
   // sum (length) += Σ_i weights[i] · row which[i]

@@ -1,4 +1,4 @@
-// The samples with the largest residuals, of which atoms that nobody uses are made anew.
+// The samples with the largest residuals, which replace unused atoms.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@ struct WorstSample {
   double residual2;  // ‖y − ŷ‖²
   int64_t sample;
 
-  // The larger residual comes first, of equal ones that of the sample with the smaller number: so the order
-  // is that of no thread.
+  // The larger residual comes first, and among equal residuals the smaller number, so that the order does not depend on
+  // threads.
   friend bool operator<(const WorstSample& a, const WorstSample& b) {
     return a.residual2 != b.residual2 ? a.residual2 > b.residual2 : a.sample < b.sample;
   }
 };
 
-// The first `size` of all samples added, whatever the order they were added in.
+// The `size` worst of all samples added, which do not depend on the order of addition.
 class WorstSamples {
  public:
   explicit WorstSamples(size_t size) : size_(size) {}
@@ -52,7 +52,7 @@ class WorstSamples {
 
  private:
   size_t size_;
-  std::vector<WorstSample> heap_;  // the last of them in front
+  std::vector<WorstSample> heap_;  // the least bad sample in front
 };
 
 }  // namespace kronlearn

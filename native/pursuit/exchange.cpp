@@ -1,7 +1,7 @@
-// Exchanges of atoms. Compiled once per instruction set and scalar type.
+// Exchanges of atoms. Compiled once per instruction set (KRONLEARN_SET) and scalar type (KRONLEARN_SCALAR).
 #include "pursuit/exchange.hpp"
 
-#include "pursuit/coders.hpp"
+#include "pursuit/coding_kernels.hpp"
 #include "pursuit/shapes.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
@@ -9,13 +9,13 @@ namespace {
 
 using T = KRONLEARN_SCALAR;
 
-// Calls f with the class that suits a task, and with the shape of its matrix of atoms.
+// Calls f<the class for a task>(the shape of the matrix of atoms).
 template <class F>
 auto with_exchange(const CodingTask<T>& task, F f) {
   const DictionaryView<T>& d = task.dictionary;
   using Row = DynamicShape<1, 16>;
   using Square = DynamicShape<4, 4>;
-  // With weights all atoms are one row.
+  // With weights, all atoms form one row.
   if (task.weights)
     return f.template operator()<Exchange<T, Row, WeightedGram<T, Row>>>(
         Row{{d.left.m}, {1}, {1}, {d.right.m}, {d.atoms()}, {round_up(d.atoms(), 16)}});
@@ -24,17 +24,14 @@ auto with_exchange(const CodingTask<T>& task, F f) {
   return f.template operator()<Exchange<T, Square, KroneckerGram<T, Square>>>(tiled<4, 4>(d));
 }
 
-size_t exchange_bytes(const CodingTask<T>& task) {
-  return with_exchange(
-      task, [&]<class Rounds>(auto shape) { return Rounds(task, shape, nullptr).bytes(); });
-}
-
-void code_exchange(const CodingTask<T>& task, void* workspace) {
-  with_exchange(task, [&]<class Rounds>(auto shape) { Rounds(task, shape, workspace).run(); });
-}
-
 }  // namespace
 
-const CodingKernel<T> KRONLEARN_NAME(_exchange) = {exchange_bytes, code_exchange};
+size_t exchange_atoms(const CodingTask<T>& task, void* workspace) {
+  return with_exchange(task, [&]<class Rounds>(auto shape) {
+    Rounds rounds(task, shape, workspace);
+    if (workspace) rounds.run();
+    return rounds.bytes();
+  });
+}
 
 }  // namespace kronlearn::KRONLEARN_SET

@@ -1,12 +1,14 @@
-// Exchanges of one atom of a code for another, as long as that lowers the error.
+// Exchanges of one atom of a code for another, for as long as that lowers the error.
 //
-// A round makes the best exchange of every lane's sample, or finds that none helps. Samples wait for rounds
-// in a queue, so that no lane idles while others still exchange.
+// A round evaluates the support of a sample in every lane and, if the support is better than before, prepares the best
+// exchange, which the sample's next round evaluates. Samples wait for rounds in a queue, so that lanes whose samples
+// are finished take others. With an error target, a support that meets it loses its cheapest atom instead; the
+// smallest support that met the target is the code.
 #pragma once
 
+#include "pursuit/exchange_queue.hpp"
 #include "pursuit/exchange_search.hpp"
 #include "pursuit/inverse.hpp"
-#include "pursuit/trials.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 
@@ -20,7 +22,7 @@ class Exchange {
         stride_(round_up(task.width, 4)),
         arena_(workspace),
         transfer_(task, arena_),
-        trials_(task, arena_),
+        queue_(task, arena_),
         k_(task, shape, arena_),
         gram_(task, shape, arena_),
         search_(shape, task.width, k_, gram_),
@@ -30,34 +32,35 @@ class Exchange {
   size_t bytes() const { return arena_.bytes(); }
 
   void run() {
-    for (first_ = 0; first_ < task_.count; first_ += trials_.tile) {
+    for (first_ = 0; first_ < task_.count; first_ += queue_.tile) {
       const int64_t left = task_.count - first_;
-      run_tile(left < trials_.tile ? left : trials_.tile);
+      run_tile(left < queue_.tile ? left : queue_.tile);
     }
   }
 
  private:
   void run_tile(int64_t count) {
-    trials_.clear();
+    queue_.clear();
     for (int64_t t = 0; t < count; ++t) {
       const int64_t k = first_ + t;
       const bool doubtful = task_.doubtful && task_.doubtful[k];
       if (!doubtful && task_.nonzeros[k] > 0)
-        trials_.begin(t, task_.index + k * width_, task_.value + k * width_, task_.nonzeros[k]);
+        queue_.add(t, task_.index + k * width_, task_.value + k * width_, task_.nonzeros[k]);
     }
-    while (trials_.waiting() > 0 && !interrupt_.raised()) {
+    while (queue_.waiting() > 0 && !interrupt_.raised()) {
       int64_t samples[kLanes<T>];
-      const int lanes = trials_.waiting() < kLanes<T> ? int(trials_.waiting()) : kLanes<T>;
-      for (int l = 0; l < lanes; ++l) samples[l] = first_ + trials_.dequeue();
+      const int lanes = queue_.waiting() < kLanes<T> ? int(queue_.waiting()) : kLanes<T>;
+      for (int l = 0; l < lanes; ++l) samples[l] = first_ + queue_.dequeue();
       round(samples, lanes);
     }
   }
 
+  // Evaluates the supports of some samples, and decides what each tries next.
   void round(const int64_t* samples, int lanes) {
     LaneState<T> state;
     transfer_.load(samples, lanes, state);
-    for (int l = 0; l < kLanes<T>; ++l) trial_[l] = transfer_.sample(l) - first_;
-    trials_.load(trial_, state.out);
+    for (int l = 0; l < kLanes<T>; ++l) queued_[l] = transfer_.sample(l) - first_;
+    queue_.load(queued_, state.out);
     for (int l = 0; l < state.out.slots; ++l)
       divide<T>(state.out.index[l], task_.dictionary.right.n, k_.row[l], k_.col[l]);
     const Int<T> dependent = invert(state);
@@ -65,8 +68,8 @@ class Exchange {
     if constexpr (sizeof(T) == 4) state.doubtful |= rough;
     Vec<T> before, met_before;
     for (int l = 0; l < kLanes<T>; ++l) {
-      before[l] = trials_.residual2[trial_[l]];
-      met_before[l] = T(trials_.met[trial_[l]]);
+      before[l] = queue_.residual2[queued_[l]];
+      met_before[l] = T(queue_.met[queued_[l]]);
     }
     const Vec<T> r2 = state.out.residual2;
     const Int<T> sound = state.active & ~state.doubtful & ~dependent & ~rough;
@@ -84,7 +87,7 @@ class Exchange {
     write(state, met | (better & (met_before == T(0))));
   }
 
-  // K of all supports, from M with K = MᵀM. Returns the lanes whose atoms are dependent.
+  // Computes M and K = MᵀM of all supports. Returns the lanes whose atoms are linearly dependent.
   Int<T> invert(LaneState<T>& state) {
     const LaneCodes<T>& out = state.out;
     Int<T> dependent{};
@@ -122,8 +125,8 @@ class Exchange {
     }
   }
 
-  // Residual, its correlations α, and the coefficients once more: x += K α_S. Returns the lanes where that made a
-  // difference.
+  // Computes r and α, and refines the coefficients: x += K α_S. Returns the lanes where the coefficients were rough:
+  // where that has lowered ‖r‖² noticeably.
   __attribute__((noinline)) Int<T> refine(LaneState<T>& state) {
     LaneCodes<T>& out = state.out;
     const int features = task_.dictionary.features(), slots = out.slots;
@@ -151,13 +154,13 @@ class Exchange {
     return abs_of<T>(lowered) > r2 * T(1e-3) + rounding;
   }
 
-  // The place of an atom in the padded matrix of atoms.
+  // The offset of an atom in the padded matrix of atoms.
   Int<T> offset_of(Int<T> atom, Int<T> row, Int<T> col) const {
     return Gram::kWeighted ? atom : row * (int)s_.n2p + col;
   }
 
-  // The supports to be tried next: one atom taken out and, unless a lane shrinks, another in its place. What is
-  // left for lanes that do not move means nothing.
+  // Stores the supports to try next: one atom removed and, unless a lane shrinks, another in its place. Supports of
+  // lanes that do not move become meaningless.
   void move(const LaneState<T>& state, const BestExchange<T>& best, Int<T> shrinks) {
     const LaneCodes<T>& out = state.out;
     const int slots = out.slots;
@@ -183,9 +186,9 @@ class Exchange {
       k_.w[l] = slot == l ? added : rest;
       k_.c[l] = (Vec<T>)(slot == l ? atom : out.index[l]);
     }
-    trials_.store(trial_, transfer_.lanes(), slots, reinterpret_cast<const Int<T>*>(k_.c), k_.w);
+    queue_.store(queued_, transfer_.lanes(), slots, reinterpret_cast<const Int<T>*>(k_.c), k_.w);
     for (int l = 0; l < transfer_.lanes(); ++l)
-      if (best.slot[l] >= 0 && shrinks[l]) trials_.remove(trial_[l], int(best.slot[l]));
+      if (best.slot[l] >= 0 && shrinks[l]) queue_.remove(queued_[l], int(best.slot[l]));
   }
 
   // The two sides of the atom at an offset of the padded matrix.
@@ -196,26 +199,27 @@ class Exchange {
       split_offset<T>(s_, offset, i, j);
   }
 
-  // Samples with a new support to try wait for another round.
+  // Puts samples with a new support back into the queue.
   void requeue(const LaneState<T>& state, Int<T> moves, Int<T> met) {
     const int most = kMostRounds + 4 * width_;
     for (int l = 0; l < transfer_.lanes(); ++l) {
-      const int64_t t = trial_[l];
+      const int64_t t = queued_[l];
       if (task_.doubtful) task_.doubtful[transfer_.sample(l)] |= state.doubtful[l] != 0;
-      if (!moves[l] || ++trials_.rounds[t] >= most) continue;
-      trials_.met[t] |= met[l] != 0;
-      trials_.residual2[t] = met[l] ? T(__builtin_inf()) : state.out.residual2[l];
-      trials_.enqueue(t);
+      if (!moves[l] || ++queue_.rounds[t] >= most) continue;
+      queue_.met[t] |= met[l] != 0;
+      queue_.residual2[t] = met[l] ? T(__builtin_inf()) : state.out.residual2[l];
+      queue_.enqueue(t);
     }
   }
 
-  // Samples whose coefficients were not good enough try the same support again, now with better ones, a few times.
+  // Puts samples with rough coefficients back into the queue, with the same support and refined coefficients, a few
+  // times.
   void requeue_rough(const LaneState<T>& state, Int<T> rough) {
     for (int l = 0; l < transfer_.lanes(); ++l) {
-      const int64_t t = trial_[l];
-      if (!rough[l] || (trials_.rounds[t] += kMostRounds / 5) >= kMostRounds) continue;
-      trials_.store_lane(t, l, state.out);
-      trials_.enqueue(t);
+      const int64_t t = queued_[l];
+      if (!rough[l] || (queue_.rounds[t] += kMostRounds / 5) >= kMostRounds) continue;
+      queue_.store_lane(t, l, state.out);
+      queue_.enqueue(t);
     }
   }
 
@@ -230,7 +234,7 @@ class Exchange {
     if (count > 0) transfer_.write(state, written, count);
   }
 
-  // Rounding ends a sample's rounds long before; this only makes sure that it does.
+  // A limit that samples never reach in practice, since each exchange must lower the error.
   static constexpr int kMostRounds = 100;
 
   const CodingTask<T>& task_;
@@ -238,14 +242,14 @@ class Exchange {
   const int width_, stride_;
   Arena<T> arena_;
   Transfer<T> transfer_;
-  Trials<T> trials_;
+  ExchangeQueue<T> queue_;
   const ExchangeScratch<T> k_;
   Gram gram_;
   ExchangeSearch<T, Shape, Gram> search_;
   const AtomTables<T> atoms_;
   Interrupt interrupt_;
-  int64_t first_ = 0;         // sample of the tile
-  int64_t trial_[kLanes<T>];  // the samples in the lanes, numbered within the tile
+  int64_t first_ = 0;          // the first sample of the tile
+  int64_t queued_[kLanes<T>];  // the samples in the lanes, numbered within the tile
 };
 
 }  // namespace kronlearn::KRONLEARN_SET

@@ -1,9 +1,8 @@
 // The search for the best exchange of one atom of a support for another.
 //
-// With a support S, K = (A_SᵀA_S)⁻¹, coefficients x, residual correlations α = Dᵀr, B = K A_SᵀD and
-// ν_j = ‖d_j‖² − Σ_i B_ij ⟨d_i, d_j⟩, what the support does not span of atom j: to take atom i out costs
-// x_i² / K_ii, and atom j in its place gains (α_j + x_i B_ij / K_ii)² / (ν_j + B_ij² / K_ii). With rows of B and
-// coefficients divided by √K_ii, written b and z, the exchange gains (α_j + z_i b_ij)² / (ν_j + b_ij²) − z_i².
+// Let K = (A_SᵀA_S)⁻¹ and B = K A_SᵀD, so that ν_j = ‖d_j‖² − Σ_i B_ij ⟨d_i, d_j⟩. Removing atom i from the support
+// raises ‖r‖² by x_i² / K_ii; adding atom j then lowers it by (α_j + x_i B_ij / K_ii)² / (ν_j + B_ij² / K_ii). With
+// z_i = x_i / √K_ii and b_ij = B_ij / √K_ii, the exchange lowers ‖r‖² by (α_j + z_i b_ij)² / (ν_j + b_ij²) − z_i².
 #pragma once
 
 #include "pursuit/interrupt.hpp"
@@ -11,15 +10,15 @@
 
 namespace kronlearn::KRONLEARN_SET {
 
-// What one round computes of the supports in its lanes.
+// The memory of one round, for the supports in its lanes.
 template <class T>
 struct ExchangeScratch {
-  Vec<T>* alpha;           // padded atoms: residual correlations
+  Vec<T>* alpha;           // (n1p, n2p)
   Vec<T>* m;               // (stride, stride), see inverse.hpp
   Vec<T>* k;               // (slots, slots): K
-  Vec<T>* reciprocal;      // (width): 1 / √K_ii, zero where a slot is empty
-  Vec<T>*z, *cost;         // (width): x_i / √K_ii, and its square, infinite where a slot is empty
-  Vec<T>* price;           // (width): the cost where exchanges are wanted, elsewhere infinite
+  Vec<T>* reciprocal;      // (width): 1 / √K_ii; zero for empty slots
+  Vec<T>*z, *cost;         // (width): z_i and z_i²; a cost is infinite for empty slots
+  Vec<T>* price;           // (width): the cost in lanes that look for exchanges; elsewhere infinite
   Vec<T>*scale, *unscale;  // (width): 2 z_i / √K_ii and its reciprocal
   Vec<T>*c, *w;            // (stride): temporaries
   Vec<T>* h;               // (slots, slots, kRows): K, rows scaled, times one panel of g1
@@ -27,7 +26,7 @@ struct ExchangeScratch {
   Vec<T>* s;               // (slots, kRows · kCols): 2 z b of one tile
   Vec<T>* residual;        // features + m1 + m2
   Vec<T>* correlate;
-  Int<T>*row, *col;  // (width): the two sides of the support's atoms
+  Int<T>*row, *col;  // (width): the two sides of the atoms in the support
 
   template <class Shape>
   ExchangeScratch(const CodingTask<T>& task, const Shape& shape, Arena<T>& arena) {
@@ -54,14 +53,14 @@ struct ExchangeScratch {
   }
 };
 
-// The best exchange found so far; its gain is gain / norm2.
+// The best exchange so far. It lowers ‖r‖² by gain / norm2.
 template <class T>
 struct BestExchange {
   Vec<T> gain, norm2;
-  Vec<T> enough;   // a little less than that
+  Vec<T> enough;   // slightly less than gain / norm2
   Int<T> offset;   // the new atom, in the padded matrix of atoms
-  Int<T> removed;  // the atom taken out
-  Int<T> slot;     // its slot; −1: there is no exchange
+  Int<T> removed;  // the old atom
+  Int<T> slot;     // the slot of the old atom; −1: no exchange found
 };
 
 template <class T, class Shape, class Gram>
@@ -72,11 +71,11 @@ class ExchangeSearch {
   ExchangeSearch(const Shape& shape, int width, const ExchangeScratch<T>& scratch, const Gram& gram)
       : s_(shape), width_(width), k_(scratch), gram_(gram) {}
 
-  // What it costs to take out each atom.
+  // Computes what removing each atom costs.
   void price(const LaneState<T>& state, Int<T> wanted) {
     const LaneCodes<T>& out = state.out;
     const Vec<T> never = splat<T>(__builtin_inf());
-    // Less is rounding, and would not do as a divisor.
+    // Smaller values are rounding, and z is a divisor below.
     const Vec<T> least = sqrt_of<T>(state.energy) * kNoCorrelation<T>;
     for (int l = 0; l < out.slots; ++l) {
       const Int<T> used = k_.reciprocal[l] > T(0);
@@ -105,7 +104,7 @@ class ExchangeSearch {
     }
   }
 
-  // In some lanes, the atom that costs least to take out.
+  // In some lanes, chooses the atom that costs least to remove.
   void find_cheapest(const LaneState<T>& state, Int<T> lanes, BestExchange<T>& best) const {
     Vec<T> least = splat<T>(__builtin_inf());
     Int<T> slot{}, removed = splat_int<T>(kEmpty);
@@ -137,9 +136,9 @@ class ExchangeSearch {
     }
   }
 
-  // Looks for exchanges that bring in an atom of this tile. One that gains more than e has
-  // (α + z b)² > (z² + e)(ν + b²), so that α² − e ν + α · 2 z b − z² ν > 0: no division, and false for almost all.
-  // Prices are lower here than in compare(), which rounds differently.
+  // Looks for exchanges that add an atom of this tile. One that lowers ‖r‖² by more than e has
+  // (α + z b)² > (z² + e)(ν + b²), hence α² − e ν + 2 z b α − z² ν > 0: a test without division that almost all fail.
+  // Prices are lower here than in compare(), so that different rounding does not miss any.
   __attribute__((noinline)) void find_in_tile(const LaneState<T>& state, int i, int j,
                                               BestExchange<T>& best) {
     const int slots = state.out.slots;
@@ -148,7 +147,7 @@ class ExchangeSearch {
     project_tile(offset, j, slots, nu);
 #pragma GCC unroll 16
     for (int e = 0; e < kTile; ++e) {
-      alpha[e] = k_.alpha[place(offset, e)];
+      alpha[e] = k_.alpha[atom_at(offset, e)];
       nu[e] = max_of(nu[e], splat<T>(kSmallestNorm2<T>));
       level[e] = alpha[e] * alpha[e] - best.enough * nu[e];
     }
@@ -163,15 +162,15 @@ class ExchangeSearch {
     }
   }
 
-  // The offset of an atom of a tile.
-  KRONLEARN_INLINE int64_t place(int64_t offset, int e) const {
+  // The offset of atom e of the tile at an offset.
+  KRONLEARN_INLINE int64_t atom_at(int64_t offset, int e) const {
     return offset + e / C * s_.n2p + e % C;
   }
 
   // ν and s = 2 z b of a tile.
   KRONLEARN_INLINE void project_tile(int64_t offset, int j, int slots, Vec<T>* nu) {
 #pragma GCC unroll 16
-    for (int e = 0; e < kTile; ++e) nu[e] = gram_.norm2_at(place(offset, e));
+    for (int e = 0; e < kTile; ++e) nu[e] = gram_.norm2_at(atom_at(offset, e));
     const Vec<T>*g2 = gram_.g2() + (int64_t)j * width_, *h = k_.h;
     for (int l = 0; l < slots; ++l) {
       Vec<T> s[kTile] = {};
@@ -189,8 +188,8 @@ class ExchangeSearch {
     }
   }
 
-  // Compares the exchanges of one slot's atom for those of a tile with the best so far. Of equal gains the
-  // lowest new atom wins, then the lowest that is taken out.
+  // Compares exchanges of the atom in one slot for those of a tile with the best so far. Among equal gains, the lowest
+  // new atom wins, then the lowest old atom.
   __attribute__((noinline)) void compare(const LaneState<T>& state, int slot, int64_t offset,
                                          const Vec<T>* alpha, const Vec<T>* nu,
                                          BestExchange<T>& best) {
@@ -199,7 +198,7 @@ class ExchangeSearch {
     const Vec<T> price = k_.price[slot] * (1 + kSmallestExchange<T> / 2);
     const Int<T> removed = state.out.index[slot];
     for (int e = 0; e < kTile; ++e) {
-      const Int<T> atom = splat_int<T>(IntScalar<T>(place(offset, e)));
+      const Int<T> atom = splat_int<T>(IntScalar<T>(atom_at(offset, e)));
       const Vec<T> b = half * s[e], norm2 = nu[e] + b * b, u = alpha[e] + z * b;
       const Vec<T> gain = u * u - price * norm2;
       const Vec<T> here = gain * best.norm2, there = best.gain * norm2;

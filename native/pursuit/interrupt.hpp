@@ -1,4 +1,4 @@
-// Asks now and then whether the coding should end.
+// Lets a kernel ask every few milliseconds whether to stop.
 #pragma once
 
 #include "kernels.hpp"
@@ -12,7 +12,7 @@ class Interrupt {
 
   bool raised() const { return raised_; }
 
-  // Whether coding should end, once about as many vectors were computed since the last call.
+  // Whether to stop. `operations`: the number of vector operations since the last call.
   KRONLEARN_INLINE bool after(int64_t operations) {
     operations_ += operations;
     return operations_ < kOperations ? raised_ : ask();

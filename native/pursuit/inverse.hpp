@@ -1,16 +1,16 @@
-// The inverse of a Cholesky factor, row by row as atoms join a support.
+// The inverse M of the Cholesky factor of A_SᵀA_S, which grows by a row with every atom that joins the support S.
 //
-// With the atoms orthonormalised one after the other, q_k = Σ_l M[k,l] d_l, the rows of the lower triangular M
-// turn atoms into an orthonormal basis. M is (stride, stride), stride a multiple of four; what lies right of the
-// diagonal, up to the next multiple of four, is zero.
+// The lower triangular M orthonormalises the selected atoms, one after the other: q_k = Σ_l M[k,l] d_l. So
+// (A_SᵀA_S)⁻¹ = MᵀM. M is stored as (stride, stride), where stride is a multiple of four; entries right of the
+// diagonal, up to the next multiple of four, are zero.
 #pragma once
 
 #include "runtime/lanes.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 
-// w = M c for the first `step` rows, where c (step) are a new atom's inner products with the earlier ones: four
-// rows at a time; entries of rows that do not exist yet are computed and ignored. Returns Σ w².
+// w = M c for the first `step` rows, where c (step) holds the inner products of a new atom with the selected ones.
+// Returns Σ w². Computes four rows at a time; results for rows that do not exist yet are ignored.
 template <class T>
 KRONLEARN_INLINE Vec<T> project(const Vec<T>* m, int stride, int step, const Vec<T>* c, Vec<T>* w) {
   for (int t = 0; t < step; t += 4) {
@@ -30,7 +30,7 @@ KRONLEARN_INLINE Vec<T> project(const Vec<T>* m, int stride, int step, const Vec
   return sum;
 }
 
-// M[step, :] = −ρ wᵀM and ρ on the diagonal, given −ρ. Returns the row.
+// M[step, :] = −ρ wᵀM with ρ on the diagonal, given −ρ. Returns the row.
 template <class T>
 KRONLEARN_INLINE Vec<T>* append_row(Vec<T>* m, int stride, int step, const Vec<T>* w,
                                     Vec<T> minus_rho) {

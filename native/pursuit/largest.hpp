@@ -1,11 +1,12 @@
-// The s largest of all correlations in every lane, by sorting networks: for orthonormal factors, no error
-// target and more than a few nonzeros. AVX-512 only; elsewhere one is taken after the other (threshold.hpp).
+// The s largest correlations in every lane, by sorting networks: for orthonormal factors without an error target,
+// where s is more than a few. AVX-512 only; otherwise threshold.hpp finds one after the other.
 #pragma once
 
 #include <array>
 #include <utility>
 
 #include "pursuit/select.hpp"
+#include "runtime/sorting_network.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 
@@ -15,21 +16,10 @@ namespace network {
 
 constexpr int kSize = 16;
 
-// Batcher's merge exchange for 16 numbers.
 constexpr auto comparators() {
   std::array<std::pair<int, int>, 63> list{};
-  int count = 0;
-  for (int p = kSize / 2; p > 0; p /= 2) {
-    int q = kSize / 2, r = 0, d = p;
-    for (;;) {
-      for (int i = 0; i < kSize - d; ++i)
-        if ((i & p) == r) list[count++] = {i, i + d};
-      if (q == p) break;
-      d = q - p;
-      q /= 2;
-      r = p;
-    }
-  }
+  size_t count = 0;
+  merge_exchange(kSize, [&](int i, int j) { list[count++] = {i, j}; });
   return list;
 }
 
@@ -39,7 +29,7 @@ KRONLEARN_INLINE void exchange(Vec<float>& larger, Vec<float>& smaller) {
   smaller = min_of(a, b);
 }
 
-// Puts 16 numbers per lane in descending order.
+// Sorts 16 numbers in every lane in descending order.
 KRONLEARN_INLINE void sort(Vec<float>* v) {
   constexpr auto list = comparators();
   [&]<size_t... I>(std::index_sequence<I...>) {
@@ -47,7 +37,7 @@ KRONLEARN_INLINE void sort(Vec<float>* v) {
   }(std::make_index_sequence<list.size()>{});
 }
 
-// Makes a the 16 largest of a and b, all in descending order.
+// Sets a to the 16 largest numbers of a and b. Inputs and output are in descending order.
 KRONLEARN_INLINE void keep_largest(Vec<float>* a, const Vec<float>* b) {
 #pragma GCC unroll 16
   for (int i = 0; i < kSize; ++i) a[i] = max_of(a[i], b[kSize - 1 - i]);
@@ -60,13 +50,13 @@ KRONLEARN_INLINE void keep_largest(Vec<float>* a, const Vec<float>* b) {
 
 }  // namespace network
 
-// Whether the largest correlations are found this way.
+// Whether sorting is available for a shape.
 template <class T, class Shape>
 constexpr bool kSortsCorrelations = false;
 template <int N1, int N2>
 constexpr bool kSortsCorrelations<float, FixedShape<N1, N1, N2, N2>> = N1 * N2 % 16 == 0;
 
-// In every lane the s-th largest magnitude, 2 ≤ s ≤ 16.
+// The magnitude of the count-th largest correlation in every lane, 2 ≤ count ≤ 16.
 template <class Shape>
 Vec<float> smallest_kept(const Shape& s, const Vec<float>* alpha, int count) {
   constexpr int W = network::kSize;
@@ -83,8 +73,8 @@ Vec<float> smallest_kept(const Shape& s, const Vec<float>* alpha, int count) {
   return best[count - 1];
 }
 
-// Appends the entries of 16 neighbouring atoms that are at least `least` in magnitude, and not zero, to a
-// row of codes; writes 16 entries, the unused ones zero. Returns how many there are.
+// Appends those of 16 neighbouring correlations that are not zero, and at least `least` in magnitude, to a row of
+// codes. Returns how many. Always writes 16 entries, the unused ones as zero.
 KRONLEARN_INLINE int append_kept(__m512 values, int first, float least, int32_t* index,
                                  float* value) {
   const __m512 magnitude = _mm512_abs_ps(values);
@@ -96,7 +86,7 @@ KRONLEARN_INLINE int append_kept(__m512 values, int first, float least, int32_t*
   return __builtin_popcount(kept);
 }
 
-// Leaves out, of more entries than wanted, the last ones among those of the smallest magnitude.
+// Reduces a row of codes to `wanted` entries by dropping entries of magnitude `least`, the last ones first.
 inline void drop_ties(int count, int wanted, float least, int32_t* index, float* value) {
   int equal = wanted;
   for (int i = 0; i < count; ++i) equal -= __builtin_fabsf(value[i]) > least;

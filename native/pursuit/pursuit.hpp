@@ -1,11 +1,13 @@
 // Orthogonal matching pursuit (OMP) and orthogonal least squares (OLS) on a Kronecker dictionary.
 //
-// With the selected atoms orthonormalised one after the other, q_k = Σ_l M[k,l] d_l, each step needs
-//   w_t = Σ_l M[t,l] ⟨d_l, d_p⟩,  ρ = (1 − Σ w²)^(-1/2),  M[k,:] = −ρ wᵀM,  M[k,k] = ρ,  a = ρ α_p,
-//   α −= a Σ_l M[k,l] g1_l ⊗ g2_l,  x += a M[k,:],  ‖r‖² −= a²,
-// where g1_l, g2_l are rows of the two factor Grams: neither the Kronecker dictionary nor its Gram
-// matrix, nor any direction in atom space, is ever stored. OLS also keeps ν_p = ‖d_p‖² minus its part
-// in the span of the selected atoms, and picks the largest α²/ν.
+// The selected atoms d_0, d_1, … are orthonormalised one after the other: q_k = Σ_l M[k,l] d_l (see inverse.hpp). When
+// atom p is selected in step k,
+//   w_t = Σ_l M[t,l] ⟨d_l, d_p⟩ for t < k,   ρ = (1 − Σ w²)^(−1/2),   M[k,:] = −ρ wᵀM,   M[k,k] = ρ,
+//   a = ⟨q_k, r⟩ = ρ α_p,   x += a M[k,:],   ‖r‖² −= a²,
+//   v = Dᵀq_k = Σ_l M[k,l] g1_l ⊗ g2_l,   α −= a v,   ν −= v²,
+// where g1_l and g2_l are the rows of the two sides' Gram matrices that belong to d_l. So neither the Kronecker
+// dictionary nor its Gram matrix is ever stored. OMP selects the atom with the largest |α|, OLS that with the largest
+// α² / ν; only OLS needs ν.
 #pragma once
 
 #include "pursuit/interrupt.hpp"
@@ -15,26 +17,27 @@
 
 namespace kronlearn::KRONLEARN_SET {
 
-// The Gram rows of the selected atoms are held in panels of as many columns as a tile has rows (left)
-// or columns (right): what a tile reads lies side by side.
+// The memory of a group of lanes. Gram rows are stored in panels with as many columns as a tile has rows (left side) or
+// columns (right side), so that a tile reads contiguous memory.
 template <class T>
 struct PursuitScratch {
-  Vec<T>*alpha, *nu;  // padded atoms; ν is first set by the first update
-  Vec<T>* ones;       // (kCols)
+  Vec<T>*alpha, *nu;  // (n1p, n2p); the first update sets ν
+  Vec<T>* ones;       // (kCols): ν before the first update
   Vec<T>*g1, *g2;     // (n1p / kRows, width, kRows), (n2p / kCols, width, kCols)
   Vec<T>* h;          // (width, kRows): one left panel times M[k,:]
   Vec<T>* m;          // (stride, stride), lower triangular; stride = width rounded up to 4
   Vec<T>*c, *w;       // (stride)
-  Int<T>*row, *col;   // (width)
-  Vec<T>* residual;   // for exact_residual2
+  Int<T>*row, *col;   // (width): the two sides of the selected atoms
+  Vec<T>* residual;   // scratch of exact_residual2
 };
 
-// What a group of lanes carries from step to step.
+// The state of a group of lanes between steps.
 template <class T>
 struct PursuitState : LaneState<T> {
   PursuitScratch<T> k;
-  Vec<T> floor, r2, a;
-  Vec<T> weakest;  // the smallest squared norm of a selected atom orthogonal to the earlier ones
+  Vec<T> floor;    // correlations below this are rounding
+  Vec<T> r2, a;    // ‖r‖², and a of the last step
+  Vec<T> weakest;  // the smallest ν that a selected atom had
   Best<T> best;
   bool has_target;
 };
@@ -51,7 +54,7 @@ class Pursuit {
         left_(dictionary.left),
         right_(dictionary.right) {}
 
-  // Codes a group of lanes. alpha holds the correlations; y, energy, tol2 and active are set.
+  // Codes a group of lanes, given α in k.alpha and a state from Transfer::load.
   KRONLEARN_INLINE void run(PursuitState<T>& state, Interrupt& interrupt) const {
     start(state);
     const int64_t ahead = (state.ahead_end - state.ahead) / width_ + 1;
@@ -82,8 +85,8 @@ class Pursuit {
     state.best = scan<T, Shape, false>(s_, k.alpha, k.nu);
   }
 
-  // Selects an atom in every active lane and adds it to the code; true if correlations are needed
-  // for another step.
+  // Selects an atom in every active lane and adds it to the code. Returns whether another step follows, for which α
+  // must be updated.
   KRONLEARN_INLINE bool select(PursuitState<T>& state, int step) const {
     const PursuitScratch<T>& k = state.k;
     if (!any<T>(state.active)) return false;
@@ -91,7 +94,7 @@ class Pursuit {
                               : locate<T, Shape, kOls>(s_, state.best, k.alpha, k.nu);
     Vec<T> norm2 = orthogonalise(k, step, win.offset);
     state.active &= win.strength > state.floor;
-    // In single precision such lanes are doubtful and coded again.
+    // In single precision, such samples are doubtful and coded again.
     if constexpr (kOls && sizeof(T) == 8)
       if (any<T>(state.active & ~(norm2 > kSmallestNorm2<T> * T(0.5))))
         norm2 = take_next_winner(state, step, win, norm2);
@@ -118,12 +121,12 @@ class Pursuit {
     return true;
   }
 
-  // α −= a v (and ν −= v²) with v = Σ_l M[k,l] g1_l ⊗ g2_l, and the best score on the way.
+  // Updates α, and ν for OLS, and finds the best block of scores on the way.
   __attribute__((noinline)) void update(PursuitState<T>& state, int step) const {
     constexpr int R = Shape::kRows, C = Shape::kCols;
     const PursuitScratch<T>& k = state.k;
     const Vec<T>* m = k.m + (int64_t)step * stride_;
-    // Before the first update ν is one everywhere: one row of a tile is read for all.
+    // Before the first update ν is one everywhere, and all tiles read the same row of ones.
     const bool first = step == 0;
     const Vec<T>* nu = first ? k.ones : k.nu;
     const int64_t row = first ? 0 : (int)s_.n2p, column = first ? 0 : 1;
@@ -144,15 +147,15 @@ class Pursuit {
     state.best = best;
   }
 
-  // Where the winner is all but a combination of the earlier atoms, the best of the others takes its place;
-  // the squared norm of what the new atoms have orthogonal to the earlier ones.
+  // Where the winner is nearly a combination of the selected atoms, replaces it by the best atom that is not. Returns
+  // ν of the winners.
   __attribute__((noinline)) Vec<T> take_next_winner(PursuitState<T>& state, int step,
                                                     Winner<T>& win, Vec<T> norm2) const {
     const PursuitScratch<T>& k = state.k;
     for (;;) {
       const Int<T> dependent = state.active & ~(norm2 > kSmallestNorm2<T> * T(0.5));
       if (!any<T>(dependent)) return norm2;
-      pass_over<T>(k.nu, win.offset, dependent);
+      exclude<T>(k.nu, win.offset, dependent);
       const Winner<T> next = exact_winner<T, Shape, true>(s_, k.alpha, k.nu);
       win.offset = dependent ? next.offset : win.offset;
       win.alpha = dependent ? next.alpha : win.alpha;
@@ -161,7 +164,7 @@ class Pursuit {
     }
   }
 
-  // w = M c for the new atom; the squared norm of what it has orthogonal to the earlier ones.
+  // Computes w = M c for a new atom. Returns its ν.
   KRONLEARN_INLINE Vec<T> orthogonalise(const PursuitScratch<T>& k, int step, Int<T> offset) const {
     Int<T> i, j;
     split_offset<T>(s_, offset, i, j);
@@ -177,8 +180,8 @@ class Pursuit {
     state.active &= state.r2 > state.tol2;
   }
 
-  // Replaces r2 by the residual of the sample itself in some lanes. Where the two differ, single precision is
-  // doubted, and in double precision the coefficients are improved first.
+  // In some lanes, replaces r2 by ‖r‖² computed from the sample. Single precision marks samples where the two differ as
+  // doubtful; double precision refines the coefficients first.
   __attribute__((noinline)) void check_residual(PursuitState<T>& state, int terms,
                                                 Int<T> lanes) const {
     const PursuitScratch<T>& k = state.k;
@@ -187,14 +190,14 @@ class Pursuit {
     if constexpr (sizeof(T) == 4) {
       state.doubtful |= lanes & ~(abs_of<T>(exact - state.r2) <= state.energy * kTrustedDifference);
     } else {
-      improve(state, terms, lanes);
+      refine(state, terms, lanes);
       exact = exact_residual2<T>(atoms_, state.y, terms, k.row, k.col, state.out.value, k.residual);
     }
     state.r2 = lanes ? exact : state.r2;
   }
 
-  // x += MᵀM A_Sᵀ r, given the residual r.
-  void improve(PursuitState<T>& state, int terms, Int<T> lanes) const {
+  // x += MᵀM A_Sᵀ r, where k.residual holds r.
+  void refine(PursuitState<T>& state, int terms, Int<T> lanes) const {
     const PursuitScratch<T>& k = state.k;
     correlate_support<T>(atoms_, terms, k.row, k.col, k.residual, k.c);
     for (int t = 0; t < terms; ++t) {
@@ -206,7 +209,7 @@ class Pursuit {
     }
   }
 
-  // nu_before: ν as it was, in rows of that stride.
+  // Updates one tile. nu_before: the previous ν, in rows `stride` apart.
   KRONLEARN_INLINE void update_tile(const PursuitScratch<T>& k, int i, int j, int terms, Vec<T> a,
                                     const Vec<T>* nu_before, int64_t stride, Best<T>* rows) const {
     constexpr int R = Shape::kRows, C = Shape::kCols, B = kBlock<Shape>;
@@ -233,7 +236,7 @@ class Pursuit {
         for (int e = 0; e < B; ++e) {
           const int64_t p = r * s_.n2p + b + e;
           if constexpr (kOls) {
-            const Vec<T> v = only_here<T>(acc[r][b + e]);
+            const Vec<T> v = optimization_barrier<T>(acc[r][b + e]);
             const Vec<T> x = alpha[p] - a * v, y = nu_before[r * stride + b + e] - v * v;
             alpha[p] = x;
             nu[p] = y;

@@ -1,4 +1,4 @@
-// Residuals computed from the samples themselves.
+// Residuals computed from the samples instead of updated.
 #pragma once
 
 #include "kronecker/gram.hpp"
@@ -13,7 +13,7 @@ KRONLEARN_INLINE Vec<T> dot(int m, const Vec<T>* u, const Vec<T>* v) {
   return sum;
 }
 
-// Writes y − Σ x d to the first features vectors of scratch, which holds m1 + m2 more.
+// Writes r = y − Σ x d to the beginning of scratch, which holds features + m1 + m2 vectors.
 template <class T>
 __attribute__((noinline)) void subtract_atoms(const AtomTables<T>& atoms, const Vec<T>* y,
                                               int terms, const Int<T>* row, const Int<T>* col,
@@ -30,7 +30,7 @@ __attribute__((noinline)) void subtract_atoms(const AtomTables<T>& atoms, const 
   }
 }
 
-// Squared norms of y − Σ x d; scratch as above.
+// ‖y − Σ x d‖²; scratch as above.
 template <class T>
 __attribute__((noinline)) Vec<T> exact_residual2(const AtomTables<T>& atoms, const Vec<T>* y,
                                                  int terms, const Int<T>* row, const Int<T>* col,
@@ -39,7 +39,7 @@ __attribute__((noinline)) Vec<T> exact_residual2(const AtomTables<T>& atoms, con
   return dot<T>(atoms.m1 * atoms.m2, scratch, scratch);
 }
 
-// out (terms) = inner products of the residual, which begins a scratch as above, with the atoms of a support.
+// out (terms) = A_Sᵀ r, where r is at the beginning of a scratch as above.
 template <class T>
 __attribute__((noinline)) void correlate_support(const AtomTables<T>& atoms, int terms,
                                                  const Int<T>* row, const Int<T>* col,

@@ -1,7 +1,7 @@
-// Finding, in every lane, the atom with the largest score.
+// Selection of the atom with the largest score in every lane.
 //
-// Scores are reduced over short blocks of neighbouring atoms first; only the winning block is searched
-// for its winner. Ties go to the lowest atom number, as numpy.argmax has it.
+// scan() finds the block of a few neighbouring atoms that has the largest score, and locate() the atom in that block.
+// Of equal scores the atom with the lowest number wins, as with numpy.argmax.
 #pragma once
 
 #include "kronecker/correlate.hpp"
@@ -9,7 +9,8 @@
 
 namespace kronlearn::KRONLEARN_SET {
 
-// The correlations are held as a matrix (left atoms, right atoms), padded to whole tiles.
+// Sizes of the two sides. Correlations are stored as a matrix (n1, n2) that is padded to (n1p, n2p), whole tiles of
+// kRows × kCols atoms.
 template <int M1, int N1, int M2, int N2>
 struct FixedShape {
   static constexpr bool kFixed = true;
@@ -29,29 +30,33 @@ struct DynamicShape {
 
 inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
+// The number of neighbouring atoms in a block.
 template <class Shape>
 constexpr int kBlock = Shape::kCols % 4 == 0 ? 4 : Shape::kCols;
 
-// What one group of lanes has found: (width) vectors, of which `slots` are in use. A slot that a lane
-// left empty has index kEmpty; nonzeros counts the others.
+// The index of a slot that a lane does not use.
 constexpr int32_t kEmpty = 0x7fffffff;
+
+// The codes of a group of samples, one in each lane: index and value (width), of which `slots` are in use by any lane.
 
 template <class T>
 struct LaneCodes {
   Int<T>* index;
   Vec<T>* value;
-  Int<T> nonzeros;
+  Int<T> nonzeros;  // slots in use by each lane
   int slots;
   Vec<T> residual2;
 };
 
+// The block of atoms with the largest score so far, in every lane.
 template <class T>
 struct Best {
-  Vec<T> value{};   // largest score so far
-  Vec<T> second{};  // largest score of any other block
-  Int<T> block{};   // offset of the block that holds it
+  Vec<T> value{};   // its score
+  Vec<T> second{};  // the largest score of any other block
+  Int<T> block{};   // offset of its first atom in the padded matrix
 };
 
+// The score of an atom, with sign: α (omp), or about α / √ν (ols).
 template <class T, bool kOls>
 KRONLEARN_INLINE Vec<T> score(Vec<T> alpha, Vec<T> nu) {
   if constexpr (kOls)
@@ -60,6 +65,7 @@ KRONLEARN_INLINE Vec<T> score(Vec<T> alpha, Vec<T> nu) {
     return alpha;
 }
 
+// Updates `best` by a block of scores that begins at an offset.
 template <class T, bool kOls, int B>
 KRONLEARN_INLINE void consider(Best<T>& best, const Vec<T>* scores, int offset) {
   Vec<T> m;
@@ -75,6 +81,7 @@ KRONLEARN_INLINE void consider(Best<T>& best, const Vec<T>* scores, int offset) 
   best.value = max_of(best.value, m);
 }
 
+// Updates `best` by that of later atoms.
 template <class T, bool kOls>
 KRONLEARN_INLINE void merge(Best<T>& best, const Best<T>& later) {
   if constexpr (kOls && kRsqrtError > 0)
@@ -83,6 +90,7 @@ KRONLEARN_INLINE void merge(Best<T>& best, const Best<T>& later) {
   best.value = max_of(best.value, later.value);
 }
 
+// The best block of all atoms.
 template <class T, class Shape, bool kOls>
 KRONLEARN_INLINE Best<T> scan(const Shape& s, const Vec<T>* alpha, const Vec<T>* nu) {
   constexpr int B = kBlock<Shape>;
@@ -100,11 +108,12 @@ KRONLEARN_INLINE Best<T> scan(const Shape& s, const Vec<T>* alpha, const Vec<T>*
 
 template <class T>
 struct Winner {
-  Int<T> offset;    // in the padded matrix
-  Vec<T> alpha;     // its correlation, with sign
-  Vec<T> strength;  // |alpha|, or |alpha|/‖orthogonalised atom‖
+  Int<T> offset;  // in the padded matrix
+  Vec<T> alpha;
+  Vec<T> strength;  // |α| (omp) or |α| / √ν (ols)
 };
 
+// |α| (omp) or α² / ν (ols), by division.
 template <class T, bool kOls>
 KRONLEARN_INLINE Vec<T> exact_score2(Vec<T> alpha, Vec<T> nu) {
   if constexpr (kOls)
@@ -113,8 +122,8 @@ KRONLEARN_INLINE Vec<T> exact_score2(Vec<T> alpha, Vec<T> nu) {
     return abs_of<T>(alpha);
 }
 
-// Scores by division, one atom at a time: for the rare lanes where approximate scores cannot decide.
-// kIndependent: atoms of which too little is left score nothing.
+// The atom with the largest score by division, for the rare cases that approximate scores cannot decide. With
+// kIndependent, atoms with too small a ν have a score of zero.
 template <class T, class Shape, bool kIndependent = false>
 __attribute__((noinline)) Winner<T> exact_winner(const Shape& s, const Vec<T>* alpha,
                                                  const Vec<T>* nu) {
@@ -132,14 +141,15 @@ __attribute__((noinline)) Winner<T> exact_winner(const Shape& s, const Vec<T>* a
   return w;
 }
 
-// Makes an atom score nothing from now on in some lanes.
+// Excludes an atom from selection in some lanes, by an infinite ν.
 template <class T>
-void pass_over(Vec<T>* nu, Int<T> offset, Int<T> lanes) {
+void exclude(Vec<T>* nu, Int<T> offset, Int<T> lanes) {
   T* p = reinterpret_cast<T*>(nu);
   for (int l = 0; l < kLanes<T>; ++l)
     if (lanes[l]) p[(int64_t)offset[l] * kLanes<T> + l] = T(__builtin_inf());
 }
 
+// The atom with the largest score in the best block.
 template <class T, class Shape, bool kOls>
 KRONLEARN_INLINE Winner<T> locate(const Shape& s, const Best<T>& best, const Vec<T>* alpha,
                                   const Vec<T>* nu) {
@@ -175,7 +185,7 @@ KRONLEARN_INLINE void split_offset(const Shape& s, Int<T> offset, Int<T>& row, I
   }
 }
 
-// Moves the rows of a (n1, n2) matrix apart to the padded row length, zero in between.
+// Expands a matrix (n1, n2) in place to (n1p, n2p), padded with zeros.
 template <class T, class Shape>
 KRONLEARN_INLINE void pad_rows(const Shape& s, Vec<T>* alpha) {
   if constexpr (!Shape::kFixed) {

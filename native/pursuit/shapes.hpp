@@ -1,4 +1,4 @@
-// Which compiled shape a dictionary is coded with, and the loop over groups of lanes.
+// Shapes of dictionaries for which coders are compiled, and the loop over groups of lanes.
 #pragma once
 
 #include "pursuit/interrupt.hpp"
@@ -6,32 +6,21 @@
 
 namespace kronlearn::KRONLEARN_SET {
 
+// The shape of any dictionary, in tiles of R × C atoms.
 template <int R, int C, class T>
 DynamicShape<R, C> tiled(const DictionaryView<T>& d) {
   const SideView<T>&a = d.left, &b = d.right;
   return {{a.m}, {a.n}, {round_up(a.n, R)}, {b.m}, {b.n}, {round_up(b.n, C)}};
 }
 
-// Whether both modes, and no others, are (m, n).
+// Whether there are two modes, both of size (m, n).
 template <class T>
 bool is_square(const DictionaryView<T>& d, int m, int n) {
   const SideView<T>&a = d.left, &b = d.right;
   return d.n_modes == 2 && a.m == m && b.m == m && a.n == n && b.n == n;
 }
 
-// Calls f with the tiling that pads the dictionary least.
-template <class T, class F>
-auto with_tiling(const DictionaryView<T>& d, F f) {
-  auto padded = [&](int r, int c) {
-    return (int64_t)round_up(d.left.n, r) * round_up(d.right.n, c);
-  };
-  const int64_t square = padded(4, 4), wide = padded(3, 5), row = padded(1, 16);
-  if (square <= wide && square <= row) return f(tiled<4, 4>(d));
-  if (wide <= row) return f(tiled<3, 5>(d));
-  return f(tiled<1, 16>(d));
-}
-
-// Codes all samples group by group; once interrupted, codes are empty.
+// Codes all samples of a task, one group of lanes after the other. After an interrupt, the other codes are empty.
 template <class State, class T, class Code>
 void code_groups(const CodingTask<T>& task, Transfer<T>& transfer, Code code) {
   Interrupt interrupt(task.interrupted);

@@ -1,15 +1,14 @@
-// Gram rows of the atoms of a support, as the exchange of atoms reads them.
+// Inner products of the atoms of a support with all atoms, for the exchange of atoms.
 //
-// Both classes hold the rows in two sets of panels, g1 (n1p / kRows, width, kRows) and
-// g2 (n2p / kCols, width, kCols): the inner product of the support's atom l with atom (i, j) is
-// g1_l[i] · g2_l[j].
+// Both classes store them as two sets of panels, g1 (n1p / kRows, width, kRows) and g2 (n2p / kCols, width, kCols): the
+// inner product of atom l of the support with atom (i, j) is g1_l[i] · g2_l[j].
 #pragma once
 
 #include "pursuit/weighted.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 
-// Without weights the Gram matrix is a Kronecker product, and only rows of its factors are held.
+// Without weights the Gram matrix is a Kronecker product: g1 and g2 are rows of its factors.
 template <class T, class Shape>
 class KroneckerGram {
  public:
@@ -29,19 +28,19 @@ class KroneckerGram {
 
   void start(const LaneState<T>&) {}
 
-  // The rows of atom (row[slot], col[slot]).
+  // Adds atom (row[slot], col[slot]) to the support.
   KRONLEARN_INLINE void add(int slot, const Int<T>* row, const Int<T>* col) {
     left_.template rows<Shape::kRows>(row[slot], s_.n1p, width_, slot, g1_, scratch_);
     right_.template rows<Shape::kCols>(col[slot], s_.n2p, width_, slot, g2_, scratch_);
   }
 
-  // The inner product of atom (i, j) with that of a slot.
+  // The inner product of atom (i, j) with the atom in a slot.
   KRONLEARN_INLINE Vec<T> entry(int slot, Int<T> i, Int<T> j, const Int<T>* row,
                                 const Int<T>* col) const {
     return left_.entry(i, row[slot]) * right_.entry(j, col[slot]);
   }
 
-  // The squared norm of atom (i, j), and of 16 or fewer neighbours.
+  // The squared norm of atom (i, j), and of the atom at an offset of the padded matrix.
   KRONLEARN_INLINE Vec<T> norm2(Int<T>, Int<T>) const { return splat<T>(1); }
   KRONLEARN_INLINE Vec<T> norm2_at(int64_t) const { return splat<T>(1); }
 
@@ -53,7 +52,7 @@ class KroneckerGram {
   Vec<T>*g1_, *g2_, *scratch_;
 };
 
-// With weights whole rows Dᵀ(w∘d) are held: g1 is one, g2 the row of all atoms.
+// With weights w, g2 is a whole row Dᵀ(w∘d), and g1 is one.
 template <class T, class Shape>
 class WeightedGram {
   static_assert(Shape::kRows == 1);

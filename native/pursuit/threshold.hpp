@@ -1,4 +1,4 @@
-// Coding with orthonormal factors: the largest correlations are the best code of their number.
+// Coding with orthonormal factors: the s largest correlations are the best code with s nonzeros.
 #pragma once
 
 #include "pursuit/select.hpp"
@@ -14,13 +14,13 @@ Vec<T> sum_of_squares(const Shape& s, const Vec<T>* alpha) {
   return sum;
 }
 
-// The largest magnitude of every block of neighbouring atoms, and the best of them per lane.
+// The largest magnitude in every block of neighbouring atoms, to find the largest of all in every lane.
 template <class T, class Shape>
 class BlockMaxima {
   static constexpr int B = kBlock<Shape>;
 
  public:
-  // maxima: room for a vector per block.
+  // maxima: scratch, one vector per block.
   KRONLEARN_INLINE BlockMaxima(const Shape& s, Vec<T>* alpha, Vec<T>* maxima)
       : blocks_(int64_t(s.n1p) * s.n2p / B), alpha_(alpha), maxima_(maxima) {
     for (int64_t b = 0; b < blocks_; ++b) {
@@ -31,7 +31,7 @@ class BlockMaxima {
     }
   }
 
-  // Takes the largest correlation of every lane out of alpha.
+  // Removes the largest correlation of every lane from alpha and returns it.
   KRONLEARN_INLINE Winner<T> take() {
     Best<T> best;
     for (int64_t b = 0; b < blocks_; ++b) {
@@ -55,7 +55,7 @@ class BlockMaxima {
     }
     taken_from_ = best.block;
     left_there_ = second;
-    // Only pick() reads alpha from now on, one number at a time as they are written here.
+    // From now on only pick() reads alpha, one number at a time, as they are written here.
     T* p = reinterpret_cast<T*>(alpha_);
     for (int l = 0; l < kLanes<T>; ++l) p[(int64_t)w.offset[l] * kLanes<T> + l] = T(0);
     return w;
@@ -68,12 +68,12 @@ class BlockMaxima {
   Vec<T> left_there_{};
 };
 
-// alpha holds the correlations and is consumed; maxima is scratch, one vector per four atoms at most.
+// Codes a group of lanes. alpha holds α and is destroyed; maxima is scratch, one vector per block.
 template <class T, class Shape>
 KRONLEARN_INLINE void threshold(const Shape& s, Vec<T>* alpha, Vec<T>* maxima, Vec<T> energy,
                                 Vec<T> tol2, Int<T> active, int width, LaneCodes<T>& out) {
   const bool has_target = any<T>(tol2 >= T(0));
-  // What no atom can represent; none where the factors are square.
+  // ‖r‖² of the code with all atoms, zero if the factors are square.
   const bool square = (int)s.n1 == (int)s.m1 && (int)s.n2 == (int)s.m2;
   Vec<T> outside{};
   if (!square) outside = max_of(energy - sum_of_squares<T>(s, alpha), Vec<T>{});

@@ -1,58 +1,47 @@
-// Samples into lanes, codes out of them: what does not depend on the shape of the dictionary.
+// Loads samples into lanes and writes codes from lanes, independently of the shape of the dictionary.
 #pragma once
 
 #include "pursuit/select.hpp"
 #include "runtime/arena.hpp"
+#include "runtime/sorting_network.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 
-// What a group of lanes works on and what it has found.
+// The samples of a group of lanes, and their codes.
 template <class T>
 struct LaneState {
   const Vec<T>* y;        // (features): the samples
   const Vec<T>* weights;  // (features) or null: scaled to a maximum of one
   Vec<T> energy;          // Σ w y²
-  Vec<T> tol2;            // the squared norm a residual may have; negative: no error target
-  Int<T> active;          // lanes whose sample is still to be coded
-  Int<T> doubtful;        // lanes that this precision cannot be trusted with
+  Vec<T> tol2;            // error target for ‖r‖²; negative: none
+  Int<T> active;          // lanes whose code may still grow
+  Int<T> doubtful;        // lanes whose sample must be coded in double precision
   LaneCodes<T> out;
-  const T* ahead = nullptr;      // the next group's samples that are still to be fetched …
-  const T* ahead_end = nullptr;  // … and where they end
+  const T* ahead = nullptr;  // the part of the next group's samples that is not prefetched yet
+  const T* ahead_end = nullptr;
 
-  // Fetches so many of them to the cache: waiting for them when that group is loaded took a tenth of an iteration.
+  // Prefetches some numbers of the next group: without this, waiting for them took a tenth of an iteration.
   KRONLEARN_INLINE void fetch(int64_t numbers) {
     const T* end = ahead_end - ahead < numbers ? ahead_end : ahead + numbers;
     for (; ahead < end; ahead += 64 / sizeof(T)) __builtin_prefetch(ahead);
   }
 };
 
-// Sorts (index, value) by index in every lane: Batcher's merge exchange, for any length.
+// Sorts (index, value) by index in every lane.
 template <class T>
 __attribute__((noinline)) void sort_codes(LaneCodes<T>& c, int terms) {
-  int top = 1;
-  while (top < terms) top *= 2;
-  for (int p = top / 2; p > 0; p /= 2) {
-    int q = top / 2, r = 0, d = p;
-    for (;;) {
-      for (int i = 0; i < terms - d; ++i) {
-        if ((i & p) != r) continue;
-        const Int<T> swap = c.index[i] > c.index[i + d];
-        const Int<T> low = min_of(c.index[i], c.index[i + d]);
-        c.index[i + d] = max_of(c.index[i], c.index[i + d]);
-        c.index[i] = low;
-        const Vec<T> v = swap ? c.value[i + d] : c.value[i];
-        c.value[i + d] = swap ? c.value[i] : c.value[i + d];
-        c.value[i] = v;
-      }
-      if (q == p) break;
-      d = q - p;
-      q /= 2;
-      r = p;
-    }
-  }
+  merge_exchange(terms, [&](int i, int j) {
+    const Int<T> swap = c.index[i] > c.index[j];
+    const Int<T> low = min_of(c.index[i], c.index[j]);
+    c.index[j] = max_of(c.index[i], c.index[j]);
+    c.index[i] = low;
+    const Vec<T> v = swap ? c.value[j] : c.value[i];
+    c.value[j] = swap ? c.value[i] : c.value[j];
+    c.value[i] = v;
+  });
 }
 
-// Loads up to kLanes samples of a task and writes their codes; lanes without a sample idle.
+// Loads up to kLanes samples of a task and writes their codes. Lanes without a sample repeat the last one, inactive.
 template <class T>
 class Transfer {
  public:
@@ -67,20 +56,20 @@ class Transfer {
   int lanes() const { return lanes_; }
   int64_t sample(int lane) const { return sample_[lane]; }
 
-  // Consecutive samples, from `first` on.
+  // Loads consecutive samples, from `first` on.
   void load(int64_t first, LaneState<T>& state) {
     const int64_t left = task_.count - first;
     lanes_ = left < kLanes<T> ? int(left) : kLanes<T>;
     consecutive_ = true;
     for (int l = 0; l < kLanes<T>; ++l) sample_[l] = first + (l < lanes_ ? l : lanes_ - 1);
     load(state);
-    // What lies behind a task's samples is most often the next task's.
+    // The samples after those of a task usually belong to the next task.
     const int64_t size = kLanes<T> * task_.dictionary.features();
     state.ahead = task_.samples + first / kLanes<T> * size + size;
     state.ahead_end = state.ahead + size;
   }
 
-  // Any samples.
+  // Loads the samples with these numbers.
   void load(const int64_t* samples, int count, LaneState<T>& state) {
     lanes_ = count;
     consecutive_ = false;
@@ -88,7 +77,7 @@ class Transfer {
     load(state);
   }
 
-  // Doubtful lanes only say so; what their outputs held before stays.
+  // Writes the codes of all samples but the doubtful ones, whose codes it leaves as they are.
   __attribute__((noinline)) void write(LaneState<T>& state) {
     int32_t written[kLanes<T>], count = 0;
     for (int l = 0; l < lanes_; ++l) {
@@ -99,7 +88,7 @@ class Transfer {
     write(state, written, count);
   }
 
-  // Writes the codes of some of the lanes.
+  // Writes the codes of some lanes.
   __attribute__((noinline)) void write(LaneState<T>& state, const int32_t* lanes, int count) {
     LaneCodes<T>& codes = state.out;
     const int width = task_.width, terms = codes.slots;
@@ -164,7 +153,7 @@ class Transfer {
     load_transposed<T>(rows, features, false, out);
   }
 
-  // Weights are scaled to a maximum of one: only their proportions decide the codes.
+  // Weights are scaled to a maximum of one, since codes depend only on their proportions.
   void load_weights() {
     const int features = task_.dictionary.features();
     load_rows(task_.weights, weights_);
@@ -173,7 +162,7 @@ class Transfer {
     largest_weight_ = largest_weight_ > T(0) ? largest_weight_ : splat<T>(1);
     for (int p = 0; p < features; ++p) {
       weights_[p] /= largest_weight_;
-      // What has no weight may be anything, NaN too.
+      // Entries without weight may be anything, even NaN.
       y_[p] = weights_[p] > T(0) ? y_[p] : Vec<T>{};
     }
   }
@@ -194,7 +183,7 @@ class Transfer {
     return (sums[0] + sums[1]) + (sums[2] + sums[3]);
   }
 
-  // Lanes whose squares this precision cannot hold: not zero, but too small.
+  // Lanes whose sample is not zero, but too small to be squared in this precision.
   Int<T> too_small(Vec<T> energy, int features) const {
     if (!any<T>(energy < kLeastEnergy<T>)) return Int<T>{};
     Vec<T> largest{};
@@ -202,8 +191,8 @@ class Transfer {
     return (energy < kLeastEnergy<T>)&(largest > T(0));
   }
 
-  // out (kLanes, width) = the transpose of columns (width, kLanes). Rows are stored whole, each over what
-  // the one before wrote too much, as long as that stays inside the group.
+  // out (kLanes, width) = the transpose of columns (width, kLanes). Whole vectors are stored, each overwriting the
+  // excess of the one before; the last rows, whose excess would lie outside the group, are written entry by entry.
   void write_rows(const Vec<T>* columns, T* out) const {
     constexpr int W = kLanes<T>;
     const int width = task_.width;

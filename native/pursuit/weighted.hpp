@@ -1,7 +1,7 @@
-// Pursuit for samples with a weight per entry: min Σ w (y − Dx)², zero weight where a pixel is missing.
+// Pursuit for samples with a weight for every entry: min Σ w (y − Dx)², where missing pixels have weight zero.
 //
-// Weights destroy the Kronecker Gram, so the selected atoms √w∘d are orthonormalised in sample space and
-// each step costs one correlation with every atom (s correlations in all instead of one).
+// With weights, the Gram matrix is no longer a Kronecker product. So the selected atoms √w∘d are orthonormalised as
+// vectors of features, and each step correlates with all atoms, where a pursuit without weights correlates only once.
 #pragma once
 
 #include "pursuit/interrupt.hpp"
@@ -14,12 +14,12 @@ using WeightedShape = DynamicShape<4, 4>;
 
 template <class T>
 struct WeightedScratch {
-  Vec<T>*alpha, *nu, *v;  // padded atoms
+  Vec<T>*alpha, *nu, *v;  // (n1p, n2p)
   Vec<T>* root;           // (features): √w
   Vec<T>*z, *t;           // (features): residual √w∘(y − Dx), and a temporary
   Vec<T>* q;              // (width, features): the orthonormalised atoms
-  Vec<T>*r, *a;           // (width, width) upper triangular, (width)
-  Vec<T>*left, *right;    // (m1), (m2): one atom
+  Vec<T>*r, *a;           // (width, width), upper triangular, and (width): R x = a
+  Vec<T>*left, *right;    // (m1), (m2): the two sides of one atom
   Vec<T>* correlate;
 
   WeightedScratch(const CodingTask<T>& task, const WeightedShape& s, Arena<T>& arena) {
@@ -40,7 +40,7 @@ struct WeightedScratch {
   }
 };
 
-// ν (padded atoms) = the squared norms of the weighted atoms √w∘d.
+// ν (n1p, n2p) = the squared norms of the weighted atoms √w∘d.
 template <class T, class Shape>
 void weighted_norms(const Shape& s, const DictionaryView<T>& d, const Vec<T>* weights, Vec<T>* nu,
                     Vec<T>* scratch) {
@@ -91,7 +91,7 @@ class WeightedPursuit {
                         (state.energy > T(0)) & state.active;
   }
 
-  // Selects an atom in every active lane; false if there is none left.
+  // Selects an atom in every active lane. Returns false if no lane is active any more.
   bool select(LaneState<T>& state, int step, Vec<T> floor) const {
     state.active &= state.out.residual2 > state.tol2;
     if (!any<T>(state.active)) return false;
@@ -100,11 +100,11 @@ class WeightedPursuit {
     state.active &= win.strength > floor;
     Vec<T> own, norm2;
     Int<T> atom = orthogonalise(win.offset, step, own, norm2);
-    // In single precision such lanes are doubtful and coded again.
+    // In single precision, such samples are doubtful and coded again.
     while (ols_ && sizeof(T) == 8) {
       const Int<T> dependent = state.active & ~(norm2 > own * (kSmallestNorm2<T> * T(0.1)));
       if (!any<T>(dependent)) break;
-      pass_over<T>(k_.nu, win.offset, dependent);
+      exclude<T>(k_.nu, win.offset, dependent);
       const Winner<T> next = exact_winner<T, WeightedShape, true>(s_, k_.alpha, k_.nu);
       win.offset = dependent ? next.offset : win.offset;
       state.active &= ~dependent | (next.strength > floor);
@@ -119,8 +119,8 @@ class WeightedPursuit {
     return true;
   }
 
-  // q[step] = √w∘d minus its part in the span of the earlier ones; `own` and `norm2` are the squared norms
-  // before and after. Returns the atom's number.
+  // q[step] = √w∘d minus its projection on the span of the selected ones; `own` and `norm2` are the squared norms
+  // before and after. Returns the number of the atom.
   Int<T> orthogonalise(Int<T> offset, int step, Vec<T>& own, Vec<T>& norm2) const {
     const int m1 = d_.left.m, m2 = d_.right.m;
     Int<T> i, j;
@@ -140,7 +140,7 @@ class WeightedPursuit {
     return i * (int)s_.n2 + j;
   }
 
-  // Makes q[step] unit and takes the sample's part along it out of the residual.
+  // Scales q[step] to norm one and subtracts the component along it from the residual.
   void project_out(LaneState<T>& state, int step, Vec<T> norm2) const {
     Vec<T>* q = k_.q + (int64_t)step * features_;
     const Vec<T> norm = sqrt_of<T>(state.active ? norm2 : splat<T>(1));
@@ -153,7 +153,7 @@ class WeightedPursuit {
     k_.a[step] = a;
   }
 
-  // α −= a v (and ν −= v²) with v = Dᵀ(√w∘q).
+  // v = Dᵀ(√w∘q), α −= a v and, for ols, ν −= v².
   void update(int step) const {
     const Vec<T>* q = k_.q + (int64_t)step * features_;
     const Vec<T> a = k_.a[step];

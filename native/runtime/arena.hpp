@@ -1,4 +1,4 @@
-// Vectors that lie in one block of memory.
+// Allocates the arrays of a kernel from one block of memory.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace kronlearn::KRONLEARN_SET {
 
-// Hands out aligned vectors from one block of memory; with no block it only counts.
+// Without a block it only counts bytes; its pointers must not be used then.
 template <class T>
 class Arena {
  public:

@@ -1,6 +1,6 @@
-// Which instruction sets this build has and this machine can run, and the kernels of each.
+// The instruction sets that this build has and this machine can run, and the kernels of each.
 //
-// Whoever runs a pass says which set it uses: there is no choice for the whole process.
+// Every pass names the set that it uses; there is no setting for the whole process.
 #pragma once
 
 #include <string>
@@ -30,11 +30,11 @@ struct InstructionSet {
   const ContractionKernels* contractions;
 };
 
-// Names of those this machine can run, slowest first.
+// The names of the sets that this machine can run, slowest first.
 std::vector<std::string> instruction_sets();
 
-// The one of this name; no name means the fastest. Throws std::invalid_argument if this machine or this
-// build does not have it.
+// The set with this name; an empty name means the fastest. Throws std::invalid_argument if this machine or this build
+// does not have it.
 const InstructionSet& instruction_set(const std::string& name);
 
 template <class T>

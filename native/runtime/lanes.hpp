@@ -1,8 +1,8 @@
-// One sample per vector lane: the vector types and the few operations the kernels need.
+// Vector types, and the operations on them that kernels need. Most kernels hold one sample in each lane.
 //
-// This header is compiled once per instruction set, inside the namespace KRONLEARN_SET, so that no
-// function built for a newer machine can be linked into the path of an older one. It uses the vector
-// extensions of GCC and Clang; only operations those cannot express fall back on intrinsics.
+// This header is compiled once per instruction set, in the namespace KRONLEARN_SET, so that the linker cannot use a
+// function that was built for a newer machine on an older one. It uses the vector extensions of GCC and Clang, and
+// intrinsics for operations that these cannot express.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 
 #define KRONLEARN_INLINE inline __attribute__((always_inline))
 
-// A name that begins with the scalar type that a file is compiled for, KRONLEARN_SCALAR.
+// KRONLEARN_NAME(_x) is float_x or double_x, depending on the scalar type that a file is compiled for.
 #define KRONLEARN_JOIN_(a, b) a##b
 #define KRONLEARN_JOIN(a, b) KRONLEARN_JOIN_(a, b)
 #define KRONLEARN_NAME(name) KRONLEARN_JOIN(KRONLEARN_SCALAR, name)
@@ -86,10 +86,10 @@ KRONLEARN_INLINE void store(T* p, Vec<T> v) {
   __builtin_memcpy(p, &v, sizeof v);
 }
 
-// The vector itself, which the compiler takes for another from here on: what is computed from it cannot be moved to
-// before this point, apart from the sums it belongs to, and spilled.
+// Returns the vector, but hides from the compiler where it comes from. So the compiler cannot move operations on it to
+// before this point, away from those that they belong to, where it would have to spill their results.
 template <class T>
-KRONLEARN_INLINE Vec<T> only_here(Vec<T> a) {
+KRONLEARN_INLINE Vec<T> optimization_barrier(Vec<T> a) {
 #if defined(__AVX512F__)
   asm("" : "+v"(a));
 #elif defined(__SSE2__)
@@ -100,8 +100,8 @@ KRONLEARN_INLINE Vec<T> only_here(Vec<T> a) {
   return a;
 }
 
-// Loads as many numbers as a vector holds doubles. GCC 12 makes halves of __builtin_convertvector and joins
-// them again, which costs sums over samples a quarter of their time.
+// Loads as many numbers as a vector holds doubles. GCC 12 splits __builtin_convertvector into halves and joins them
+// again, which takes a quarter of the time of sums over samples.
 template <class T>
 KRONLEARN_INLINE Vec<double> load_as_double(const T* p) {
   if constexpr (sizeof(T) == 8) {
@@ -146,7 +146,7 @@ KRONLEARN_INLINE Vec<T> abs_max(Vec<T> a, Vec<T> b) {
 #endif
 }
 
-// 1/sqrt(a), off by at most a relative kRsqrtError.
+// The relative error of approximate_rsqrt.
 #if defined(__AVX512F__)
 constexpr double kRsqrtError = 6.2e-5;  // 2^-14
 #elif defined(__aarch64__)
@@ -167,6 +167,7 @@ KRONLEARN_INLINE Vec<T> sqrt_of(Vec<T> a) {
   return r;
 }
 
+// 1 / sqrt(a), to kRsqrtError.
 template <class T>
 KRONLEARN_INLINE Vec<T> approximate_rsqrt(Vec<T> a) {
 #if defined(__AVX512F__)
@@ -175,8 +176,8 @@ KRONLEARN_INLINE Vec<T> approximate_rsqrt(Vec<T> a) {
   else
     return (Vec<T>)_mm512_rsqrt14_pd((__m512d)a);
 #elif defined(__aarch64__)
-  // An estimate of eight bits, which one step of Newton's method doubles: cheaper than a square root and a
-  // quotient.
+  // An estimate with eight correct bits, which one step of Newton's method doubles: cheaper than a square root and a
+  // division.
   if constexpr (sizeof(T) == 4) {
     const float32x4_t x = (float32x4_t)a, estimate = vrsqrteq_f32(x);
     return (Vec<T>)vmulq_f32(estimate, vrsqrtsq_f32(vmulq_f32(x, estimate), estimate));
@@ -189,6 +190,7 @@ KRONLEARN_INLINE Vec<T> approximate_rsqrt(Vec<T> a) {
 #endif
 }
 
+// Whether any lane of a mask is set.
 template <class T>
 KRONLEARN_INLINE bool any(Int<T> mask) {
 #if defined(__AVX512F__)
@@ -201,6 +203,14 @@ KRONLEARN_INLINE bool any(Int<T> mask) {
   for (int l = 0; l < kLanes<T>; ++l) r |= mask[l];
   return r != 0;
 #endif
+}
+
+// The sum over all lanes, in their order.
+template <class T>
+KRONLEARN_INLINE T sum_of(Vec<T> a) {
+  T sum = 0;
+  for (int l = 0; l < kLanes<T>; ++l) sum += a[l];
+  return sum;
 }
 
 // Lane l of the result is lane l of base[index[l]].
@@ -234,7 +244,7 @@ KRONLEARN_INLINE Vec<T> lookup(const T* table, Int<T> index) {
 #endif
 }
 
-// Lane l of the result is column[index[l] % kLanes]: the table is one register.
+// Lane l of the result is lane index[l] % kLanes of the table, which is one register.
 template <class T>
 KRONLEARN_INLINE Vec<T> permute(Vec<T> table, Int<T> index) {
 #if defined(__AVX512F__)
@@ -267,19 +277,19 @@ KRONLEARN_INLINE Vec<T> permute2(Vec<T> low, Vec<T> high, Int<T> index) {
 #endif
 }
 
-// Quotient and remainder of numbers that are not negative, by a positive one.
+// Quotients and remainders of nonnegative numbers divided by a positive one.
 template <class T>
 KRONLEARN_INLINE void divide(Int<T> number, int by, Int<T>& quotient, Int<T>& remainder) {
   const Vec<T> q = (__builtin_convertvector(number, Vec<T>) + T(0.5)) * (T(1) / T(by));
   quotient = __builtin_convertvector(q, Int<T>);
   remainder = number - quotient * by;
-  // Rounding may have put the quotient off by one. Comparisons give 0 or -1.
+  // Rounding may have made the quotient one too large or too small. Comparisons give 0 or −1.
   quotient += (remainder < 0);
   quotient -= (remainder >= by);
   remainder = number - quotient * by;
 }
 
-// One stage of the butterfly that transposes a kLanes × kLanes block.
+// Transposes a kLanes × kLanes block by butterflies: this stage exchanges entries H apart, the next ones H / 2 apart.
 template <class T, int H>
 KRONLEARN_INLINE void transpose_stage(Vec<T>* r) {
   constexpr int W = kLanes<T>;
@@ -303,8 +313,8 @@ KRONLEARN_INLINE void transpose_stage(Vec<T>* r) {
   if constexpr (H > 1) transpose_stage<T, H / 2>(r);
 }
 
-// out[q] lane l = rows[l][q] for q < count. Rows may be read up to the next multiple of kLanes
-// when padded is true; otherwise nothing past count is touched.
+// Lane l of out[q] = rows[l][q] for q < count. If `padded`, rows may be read up to the next multiple of kLanes;
+// otherwise nothing past count is read.
 template <class T>
 KRONLEARN_INLINE void load_transposed(const T* const* rows, int count, bool padded, Vec<T>* out) {
   constexpr int W = kLanes<T>;

@@ -22,10 +22,10 @@ class Schedule {
         make_worker_(make_worker),
         cancelled_(cancelled) {}
 
-  // Whether all blocks were done.
+  // Returns whether all blocks were done.
   bool run(int threads) {
     {
-      ThreadPool::Job others([this] { work(false); });
+      Job others([this] { work(false); });
       others.start(threads - 1);
       work(true);
     }
@@ -38,7 +38,7 @@ class Schedule {
     try {
       const std::unique_ptr<BlockWorker> worker = make_worker_();
       const Interrupted interrupted = [&] {
-        if (Passes::ending()) stop_ = true;
+        if (RunningPass::must_stop()) stop_ = true;
         if (calling_thread) poll();
         return stop_.load();
       };
@@ -67,14 +67,14 @@ class Schedule {
   }
 
   void wait_for_others() {
-    look_for_a_moment([this] { return committed_ == blocks_ || stop_; });
+    spin_until([this] { return committed_ == blocks_ || stop_; });
     std::unique_lock lock(mutex_);
     while (committed_ != blocks_ && !stop_) wait(lock, true);
   }
 
   void wait(std::unique_lock<std::mutex>& lock, bool calling_thread) {
     changed_.wait_for(lock, std::chrono::milliseconds(50));
-    if (Passes::ending()) stop_ = true;
+    if (RunningPass::must_stop()) stop_ = true;
     if (calling_thread) {
       lock.unlock();
       poll();
@@ -84,7 +84,8 @@ class Schedule {
 
   void poll() {
     const auto now = std::chrono::steady_clock::now();
-    if (stop_ || Passes::ending() || !cancelled_ || now - polled_ < std::chrono::milliseconds(50))
+    if (stop_ || RunningPass::must_stop() || !cancelled_ ||
+        now - polled_ < std::chrono::milliseconds(50))
       return;
     polled_ = now;
     if (cancelled_(double(committed_) / double(blocks_))) {

@@ -1,4 +1,4 @@
-// What becomes of results that are too small for a normal number.
+// Whether arithmetic keeps subnormal results, those too small for a normal number, or flushes them to zero.
 #pragma once
 
 #if defined(__SSE__)
@@ -7,9 +7,9 @@
 
 namespace kronlearn {
 
-// While it lives, its thread keeps such results or replaces them by zero. With factors that are all but orthogonal
-// (a DCT's) products of rounding errors are that small, and Intel's processors take a hundred times as long for
-// each: coding was up to six times slower. AMD's and ARM's do not mind.
+// Sets the mode of this thread while the object exists. With nearly orthogonal factors, such as a DCT, products of
+// rounding errors are subnormal. Intel's processors take a hundred times as long for each, and coding was up to six
+// times slower. AMD's and ARM's processors are not affected.
 class Subnormals {
  public:
 #if defined(__SSE__)

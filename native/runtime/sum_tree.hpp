@@ -1,9 +1,8 @@
-// Sums over numbered blocks of samples, added pairwise.
+// Sums over numbered blocks of samples, added pairwise in a binary tree.
 //
-// A node (level, index) is the sum of the blocks index · 2^level … (index + 1) · 2^level − 1, and always that
-// of its two halves, of which the right one may be empty at the end of all blocks. So it has the same bits
-// wherever and in whatever order its parts were added up, and the sum of all blocks has the same bits however
-// they were shared out.
+// Node (level, index) is the sum of the blocks index · 2^level … (index + 1) · 2^level − 1, always computed as the sum
+// of its two halves; beyond the last block, a half is empty. So the bits of a node do not depend on where or in which
+// order blocks were summed.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +19,8 @@ namespace kronlearn {
 class SumTree {
  public:
   using Sums = Numbers<double>;
-  // The first block of a node, and its level: so nodes are in the order of their blocks.
-  using Place = std::pair<int64_t, int>;
+  // The first block of a node, then its level, so that nodes are sorted by their blocks.
+  using NodeKey = std::pair<int64_t, int>;
 
   SumTree(size_t size, int64_t blocks) : size_(size), blocks_(blocks) {
     if (blocks < 1) throw std::invalid_argument("a sum over no blocks");
@@ -29,15 +28,15 @@ class SumTree {
 
   size_t size() const { return size_; }
 
-  // Calls f(place, sums) for all nodes, no two of which make up a larger one.
+  // Calls f(key, sums) for all nodes that have no parent yet.
   template <class F>
   void for_each(F f) const {
     std::lock_guard lock(mutex_);
-    for (const auto& [place, sums] : nodes_) f(place, sums);
+    for (const auto& [key, sums] : nodes_) f(key, sums);
   }
 
-  // Adds a node. Its sums are taken over and come back as zeros. Threads may do so at the same time, each
-  // with nodes of its own: what takes time is done outside the lock.
+  // Adds a node, moving its sums into the tree and leaving zeros behind. Threads may add nodes at the same time:
+  // sums are added outside the lock.
   void add(int level, int64_t index, Sums& sums) {
     if (sums.size() != size_) throw std::invalid_argument("sums of another size");
     if (level < 0 || level > 48 || index < 0 || index > (blocks_ - 1) >> level)
@@ -57,12 +56,12 @@ class SumTree {
       add_to(node, sums);
       lock.lock();
     }
-    nodes_.emplace(Place{index << level, level}, std::move(node));
+    nodes_.emplace(NodeKey{index << level, level}, std::move(node));
     lock.unlock();
     sums.assign(size_, 0.0);
   }
 
-  // The sum of all nodes, from the right.
+  // The sum of all nodes, the last blocks first.
   Sums total() const {
     std::lock_guard lock(mutex_);
     if (nodes_.empty()) return Sums(size_);
@@ -77,7 +76,7 @@ class SumTree {
     const auto next = nodes_.lower_bound({first, 0});
     if (next != nodes_.end() && next->first.first < end) return true;
     if (next == nodes_.begin()) return false;
-    const Place before = std::prev(next)->first;
+    const NodeKey before = std::prev(next)->first;
     return before.first + (int64_t(1) << before.second) > first;
   }
 
@@ -90,7 +89,7 @@ class SumTree {
   const size_t size_;
   const int64_t blocks_;
   mutable std::mutex mutex_;
-  std::map<Place, Sums> nodes_;
+  std::map<NodeKey, Sums> nodes_;
 };
 
 }  // namespace kronlearn

@@ -21,13 +21,13 @@ namespace kronlearn {
 int64_t process_id() { return GetCurrentProcessId(); }
 
 int64_t read_at(int file, int64_t offset, char* buffer, int64_t bytes) {
-  OVERLAPPED place{};
-  place.Offset = DWORD(offset);
-  place.OffsetHigh = DWORD(offset >> 32);
+  OVERLAPPED position{};
+  position.Offset = DWORD(offset);
+  position.OffsetHigh = DWORD(offset >> 32);
   DWORD read = 0;
   const DWORD wanted = DWORD(std::min<int64_t>(bytes, 1 << 30));
   const auto handle = reinterpret_cast<HANDLE>(_get_osfhandle(file));
-  if (ReadFile(handle, buffer, wanted, &read, &place)) return read;
+  if (ReadFile(handle, buffer, wanted, &read, &position)) return read;
   return GetLastError() == ERROR_HANDLE_EOF ? 0 : -1;
 }
 

@@ -14,80 +14,47 @@
 
 namespace kronlearn {
 
-struct ThreadPool::Job::State {
+struct JobState {
   std::function<void()> work;
   std::mutex mutex;
   std::condition_variable ended;
   std::atomic<int> busy{0};
 };
 
-struct ThreadPool::Thread {
-  std::mutex mutex;
-  std::condition_variable called;
-  std::atomic<Job::State*> job{nullptr};
-};
-
 namespace {
 
-// The threads of a process that wait for work. They are never destroyed: threads may still wait in them when
-// the process ends, and after a fork, which leaves the threads behind, the child begins with a new one.
-struct Idle {
-  int64_t process = process_id();
+struct PoolThread {
   std::mutex mutex;
-  std::vector<void*> threads;
+  std::condition_variable called;
+  std::atomic<JobState*> job{nullptr};
 };
 
-// Without a lock: a fork could leave it locked for ever.
-Idle& idle() {
-  static std::atomic<Idle*> present{nullptr};
-  Idle* found = present;
+// The idle threads of a process. Never destroyed: threads may still be waiting when the process ends. Threads do not
+// survive a fork, so the child process begins with a new object.
+struct IdleThreads {
+  int64_t process = process_id();
+  std::mutex mutex;
+  std::vector<PoolThread*> threads;
+};
+
+// Without a lock, which a fork could leave locked for ever.
+IdleThreads& idle_threads() {
+  static std::atomic<IdleThreads*> present{nullptr};
+  IdleThreads* found = present;
   while (!found || found->process != process_id()) {
-    auto* made = new Idle;
+    auto* made = new IdleThreads;
     if (present.compare_exchange_strong(found, made)) return *made;
     delete made;
   }
   return *found;
 }
 
-// How many passes are under way, and in which process: a fork leaves the passes of other threads behind.
-struct alignas(8) Running {
-  int32_t process, passes;
-};
-std::atomic<Running> running{Running{0, 0}};
-std::atomic<bool> passes_end{false};
-
-Running in_this_process(Running found) {
-  const auto here = int32_t(process_id());
-  return found.process == here ? found : Running{here, 0};
-}
-
-void count_passes(int change) {
-  Running before = running, after;
-  do {
-    after = in_this_process(before);
-    after.passes = std::max(after.passes + change, 0);
-  } while (!running.compare_exchange_weak(before, after));
-}
-
-}  // namespace
-
-Passes::Passes() { count_passes(1); }
-
-Passes::~Passes() { count_passes(-1); }
-
-bool Passes::ending() { return passes_end; }
-
-void Passes::end() {
-  passes_end = true;
-  while (in_this_process(running).passes > 0)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-}
-
-void ThreadPool::serve(Thread* thread) {
+// Runs the jobs that a thread is called for, and makes it idle after each.
+void serve(PoolThread* thread) {
   for (;;) {
     const auto is_called = [&] { return thread->job != nullptr; };
-    look_for_a_moment(is_called);
-    Job::State* job;
+    spin_until(is_called);
+    JobState* job;
     {
       std::unique_lock lock(thread->mutex);
       thread->called.wait(lock, is_called);
@@ -95,26 +62,27 @@ void ThreadPool::serve(Thread* thread) {
     }
     job->work();
     {
-      Idle& waiting = idle();
-      std::lock_guard lock(waiting.mutex);
-      waiting.threads.push_back(thread);
+      IdleThreads& idle = idle_threads();
+      std::lock_guard lock(idle.mutex);
+      idle.threads.push_back(thread);
     }
     std::lock_guard lock(job->mutex);
     if (--job->busy == 0) job->ended.notify_all();
   }
 }
 
-ThreadPool::Thread* ThreadPool::take() {
-  Idle& waiting = idle();
+// Returns an idle thread, or a new one; null if the system cannot start another.
+PoolThread* take_thread() {
+  IdleThreads& idle = idle_threads();
   {
-    std::lock_guard lock(waiting.mutex);
-    if (!waiting.threads.empty()) {
-      auto* thread = static_cast<Thread*>(waiting.threads.back());
-      waiting.threads.pop_back();
+    std::lock_guard lock(idle.mutex);
+    if (!idle.threads.empty()) {
+      PoolThread* thread = idle.threads.back();
+      idle.threads.pop_back();
       return thread;
     }
   }
-  auto* thread = new Thread;
+  auto* thread = new PoolThread;
   try {
     std::thread(serve, thread).detach();
   } catch (const std::system_error&) {
@@ -124,21 +92,53 @@ ThreadPool::Thread* ThreadPool::take() {
   return thread;
 }
 
-ThreadPool::Job::Job(std::function<void()> work) : state_(new State) {
-  state_->work = std::move(work);
+// The number of running passes, and their process: after a fork, the child runs none of them.
+struct alignas(8) PassCount {
+  int32_t process, passes;
+};
+std::atomic<PassCount> pass_count{PassCount{0, 0}};
+std::atomic<bool> stopping{false};
+
+PassCount in_this_process(PassCount found) {
+  const auto here = int32_t(process_id());
+  return found.process == here ? found : PassCount{here, 0};
 }
 
-ThreadPool::Job::~Job() {
+void count_passes(int change) {
+  PassCount before = pass_count, after;
+  do {
+    after = in_this_process(before);
+    after.passes = std::max(after.passes + change, 0);
+  } while (!pass_count.compare_exchange_weak(before, after));
+}
+
+}  // namespace
+
+RunningPass::RunningPass() { count_passes(1); }
+
+RunningPass::~RunningPass() { count_passes(-1); }
+
+bool RunningPass::must_stop() { return stopping; }
+
+void RunningPass::stop_all() {
+  stopping = true;
+  while (in_this_process(pass_count).passes > 0)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+Job::Job(std::function<void()> work) : state_(new JobState) { state_->work = std::move(work); }
+
+Job::~Job() {
   const auto has_ended = [&] { return state_->busy == 0; };
-  look_for_a_moment(has_ended);
-  // Whoever was the last still holds the lock.
+  spin_until(has_ended);
+  // The last thread to finish may still hold the lock.
   std::unique_lock lock(state_->mutex);
   state_->ended.wait(lock, has_ended);
 }
 
-void ThreadPool::Job::start(int count) {
+void Job::start(int count) {
   for (int i = 0; i < count; ++i) {
-    Thread* thread = take();
+    PoolThread* thread = take_thread();
     if (!thread) return;
     {
       std::lock_guard lock(state_->mutex);

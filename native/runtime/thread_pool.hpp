@@ -1,4 +1,4 @@
-// Threads that are kept between passes: starting one costs as much as coding hundreds of samples.
+// Threads that are kept between passes: starting one takes as long as coding hundreds of samples.
 #pragma once
 
 #include <chrono>
@@ -8,10 +8,10 @@
 
 namespace kronlearn {
 
-// Looks for something for a moment before the caller goes to sleep: to be woken takes as long as to code a
-// hundred samples, and most often what is waited for is about to happen.
+// Spins for 300 µs at most, until happened() is true, before the caller waits: waking up takes as long as coding a
+// hundred samples, and usually the event is imminent.
 template <class Happened>
-void look_for_a_moment(Happened happened) {
+void spin_until(Happened happened) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(300);
   do {
     for (int i = 0; i < 64; ++i) {
@@ -20,50 +20,41 @@ void look_for_a_moment(Happened happened) {
       __builtin_ia32_pause();
 #endif
     }
-    // Others may need the processor more.
+    // Other threads may need the processor.
     std::this_thread::yield();
   } while (std::chrono::steady_clock::now() < end);
 }
 
-class ThreadPool {
+struct JobState;
+
+// Work in other threads. The destructor waits until they have finished.
+class Job {
  public:
-  // Work that is under way in other threads; its destructor waits until they have ended it.
-  class Job {
-   public:
-    explicit Job(std::function<void()> work);
-    ~Job();
-    Job(const Job&) = delete;
-    Job& operator=(const Job&) = delete;
+  explicit Job(std::function<void()> work);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
 
-    // Has further threads do the work, as many as can be had up to `count`.
-    void start(int count);
-
-   private:
-    friend class ThreadPool;
-    struct State;
-    std::unique_ptr<State> state_;
-  };
+  // Runs the work in up to `count` more threads, fewer if the system does not provide as many.
+  void start(int count);
 
  private:
-  struct Thread;
-  static void serve(Thread* thread);
-  // A thread that waits for work, a new one if there is none; null if the system gives no more.
-  static Thread* take();
+  std::unique_ptr<JobState> state_;
 };
 
-// Passes that are under way in this process. They must end before the interpreter does, whose lock they would
-// wait for: so they are counted until their caller has that lock again.
-class Passes {
+// Counts the passes that run in this process. Passes must end before the Python interpreter does, since they would wait
+// for its lock. A pass exists until its caller holds that lock again.
+class RunningPass {
  public:
-  Passes();
-  ~Passes();
-  Passes(const Passes&) = delete;
-  Passes& operator=(const Passes&) = delete;
+  RunningPass();
+  ~RunningPass();
+  RunningPass(const RunningPass&) = delete;
+  RunningPass& operator=(const RunningPass&) = delete;
 
-  // Whether passes are to stop.
-  static bool ending();
-  // Stops all passes, now and later, and waits until there are none.
-  static void end();
+  // Whether all passes must stop.
+  static bool must_stop();
+  // Stops all passes, also later ones, and waits until none is running.
+  static void stop_all();
 };
 
 }  // namespace kronlearn

@@ -9,22 +9,22 @@ namespace kronlearn {
 namespace {
 
 constexpr std::align_val_t kAlignment{64};
-// Less than this the system's allocator keeps at hand itself; more than this is seldom needed twice.
-constexpr size_t kLeast = size_t(1) << 15, kMost = size_t(1) << 26;
-// Bytes that are kept in all.
+// Sizes of blocks that are kept. Allocators keep smaller ones themselves; larger ones are seldom needed again.
+constexpr size_t kSmallestKept = size_t(1) << 15, kLargestKept = size_t(1) << 26;
+// The number of bytes that are kept in total.
 constexpr size_t kMostKept = size_t(1) << 26;
 
-// Sizes are rounded up by an eighth at most, so that passes which differ a little can use the same memory.
+// Rounds sizes up, by an eighth at most, so that passes that differ a little can use the same memory.
 size_t rounded(size_t bytes) {
-  if (bytes < kLeast) return std::max<size_t>(bytes, 64);
+  if (bytes < kSmallestKept) return std::max<size_t>(bytes, 64);
   const size_t step = std::bit_floor(bytes) / 8;
   return (bytes + step - 1) / step * step;
 }
 
-bool is_kept(size_t size) { return size >= kLeast && size <= kMost; }
+bool is_kept(size_t size) { return size >= kSmallestKept && size <= kLargestKept; }
 
-// What is free, the longest so first. Never destroyed: threads may still come to it when the process ends.
-struct Free {
+// Free blocks, the least recently used first. Never destroyed: threads may still use it when the process ends.
+struct FreeBlocks {
   struct Block {
     size_t size;
     void* memory;
@@ -34,25 +34,25 @@ struct Free {
   size_t bytes = 0;
 };
 
-Free& free_blocks() {
-  static auto* found = new Free;
-  return *found;
+FreeBlocks& free_blocks() {
+  static auto* blocks = new FreeBlocks;
+  return *blocks;
 }
 
 }  // namespace
 
-// Whoever finds the lock taken does without: so nobody waits, nor does the child of a fork, in which it may
-// stay taken for ever.
+// If another thread holds the lock, both functions use the system's allocator instead of waiting. After a fork, the
+// lock may stay locked for ever in the child.
 
 void* take_workspace(size_t bytes) {
   const size_t size = rounded(bytes);
   if (is_kept(size)) {
-    Free& free = free_blocks();
+    FreeBlocks& free = free_blocks();
     const std::unique_lock lock(free.mutex, std::try_to_lock);
     if (lock) {
-      // The one that was used last is the likeliest to be in the cache.
+      // The most recently used block is most likely in the cache.
       const auto found = std::find_if(free.blocks.rbegin(), free.blocks.rend(),
-                                      [&](const Free::Block& b) { return b.size == size; });
+                                      [&](const FreeBlocks::Block& b) { return b.size == size; });
       if (found != free.blocks.rend()) {
         void* const memory = found->memory;
         free.blocks.erase(std::next(found).base());
@@ -68,7 +68,7 @@ void return_workspace(void* workspace, size_t bytes) noexcept {
   if (!workspace) return;
   const size_t size = rounded(bytes);
   if (is_kept(size)) {
-    Free& free = free_blocks();
+    FreeBlocks& free = free_blocks();
     const std::unique_lock lock(free.mutex, std::try_to_lock);
     if (lock) {
       try {

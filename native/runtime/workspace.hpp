@@ -1,8 +1,8 @@
 // Memory that is kept from one pass to the next.
 //
-// A pass takes some megabytes and gives them back, many times a second. Where the system's allocator returns
-// them to the system at once, as in Dask's workers, which tell it to, every page would be filled in anew by the
-// system in every pass, and threads would wait for each other there.
+// A pass allocates some megabytes and frees them, many times a second. An allocator that returns freed memory to the
+// system at once, as Dask's workers tell it to, would make the system clear every page again in every pass, and threads
+// would wait for each other there.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@
 
 namespace kronlearn {
 
-// Memory of so many bytes, aligned to 64; what is in it is not defined.
+// Returns uninitialised memory, aligned to 64 bytes.
 void* take_workspace(size_t bytes);
-// Gives back what take_workspace() gave for as many bytes.
+// Takes back memory that take_workspace() returned for the same number of bytes.
 void return_workspace(void* workspace, size_t bytes) noexcept;
 
 template <class T>
@@ -37,7 +37,7 @@ struct WorkspaceAllocator {
   friend bool operator==(const WorkspaceAllocator&, const WorkspaceAllocator&) { return true; }
 };
 
-// Numbers whose memory is needed again in the next pass.
+// A vector whose memory is kept for the next pass.
 template <class T>
 using Numbers = std::vector<T, WorkspaceAllocator<T>>;
 
@@ -45,7 +45,7 @@ struct ReturnWorkspace {
   size_t bytes = 0;
   void operator()(void* workspace) const { return_workspace(workspace, bytes); }
 };
-// Memory that is given back by its destructor; it begins undefined.
+// Uninitialised memory that its destructor returns.
 using Workspace = std::unique_ptr<char[], ReturnWorkspace>;
 inline Workspace make_workspace(size_t bytes) {
   return Workspace(static_cast<char*>(take_workspace(bytes)), ReturnWorkspace{bytes});

@@ -8,7 +8,7 @@ class SumTree:
     def __init__(self, size: int, blocks: int) -> None: ...
     def add(self, level: int, index: int, sums: NDArray[np.float64]) -> None: ...
     def nodes(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """Levels (k), indices (k) and sums (k, size)."""
+        """Levels (k,), indices (k,) and sums (k, size)."""
 
     def total(self) -> NDArray[np.float64]: ...
 
@@ -40,17 +40,17 @@ class _Dictionary:
         file_offset: int = 0,
         instruction_set: str = "",
     ) -> tuple[int, NDArray[np.float64], NDArray[np.int64]]:
-        """One pass over samples; its sums are added to the tree.
+        """Run one pass over samples and add its sums to the tree.
 
-        Returns the first sample of these that is not finite, or -1, and the squared residuals (k,)
-        and numbers (k,) of the samples with the largest residuals above zero, at most ``n_worst``:
-        by residual descending, then by number ascending. They are numbered from ``first`` on.
+        Returns the first sample that is not finite, or -1, and the squared residuals (k,) and
+        numbers (k,) of the ``n_worst`` samples with the largest residuals above zero, by residual
+        descending, then by number ascending. The first sample of the pass has the number ``first``.
 
-        ``feed.get(i)`` gives the i-th chunk of samples, or None to stop; ``feed.done(i)`` takes it
-        back. Neither may raise. With ``file``, a descriptor, samples are read from there instead.
-        The codes (``index``, ``value``, ``nonzeros``) are written where such arrays are passed;
-        with ``given`` they are taken as they are and only summed. No name means the fastest
-        instruction set, here and below.
+        ``feed.get(i)`` returns the i-th chunk of samples, or None to stop; ``feed.done(i)``
+        releases it. Neither may raise. If ``file``, a descriptor, is not negative, samples are read
+        from there instead. Codes are written to ``index``, ``value`` and ``nonzeros`` if these are
+        passed; with ``given=True``, the codes in them are summed as they are. An empty
+        ``instruction_set`` means the fastest one, here and below.
         """
 
 class DictionaryFloat32(_Dictionary): ...
@@ -86,9 +86,9 @@ def filter_groups(
     instruction_set: str = "",
 ) -> None: ...
 
-# (axis, groups, outputs, shared, numbers), as FilterStage in native/convolutional/convolution.hpp.
+# (axis, groups, outputs, shared, numbers): see FilterStage in native/convolutional/convolution.hpp.
 _Stages = list[tuple[int, int, int, bool, NDArray[np.float32]]]
-# Positions, filters and values of coefficients.
+# Positions, filters and values of the nonzero coefficients.
 _Codes = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]
 
 def code_convolutional(
@@ -106,7 +106,7 @@ def code_convolutional(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32], float]:
     """Positions, filters and values, and the largest violation relative to the penalty.
 
-    ``residual`` is that of the given codes, and becomes that of those found.
+    ``residual`` must belong to ``codes``, and is updated to belong to the result.
     """
 
 def synthesize_convolutional(
@@ -137,11 +137,11 @@ def compress(
 ) -> None:
     """Write the used entries of row k of index and value to starts[k] … starts[k + 1] - 1.
 
-    ``indices`` is int32 or int64. What lies outside these rows stays as it is.
+    ``indices`` is int32 or int64. Entries of no row stay as they are.
     """
 
 def symmetric(packed: NDArray[np.float64], n: int) -> NDArray[np.float64]:
-    """The symmetric matrix (n, n) whose lower triangle is packed row after row."""
+    """The symmetric matrix (n, n) with this lower triangle, packed row after row."""
 
 def mode_sums(
     stacks: Sequence[NDArray[np.float64]],
@@ -150,20 +150,20 @@ def mode_sums(
     xy: NDArray[np.float64],
     instruction_set: str = "",
 ) -> tuple[NDArray[np.float64] | None, NDArray[np.float64]]:
-    """P (R·n, R·n), or None without a triangle of S_xx, and Cᵀ (R·n, m) of a mode.
+    """P (R·n, R·n), or None if ``triangle`` is None, and Cᵀ (R·n, m) of a mode.
 
-    ``stacks`` has the factors (R, m_i, n_i) of every mode.
+    ``stacks`` has the factors (R, m_i, n_i) of every mode; ``triangle`` is that of S_xx.
     """
 
 def scaled_triangle(
     triangle: NDArray[np.float64], scale: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The packed triangle of S_xx for codes x times ``scale``."""
+    """The packed triangle of S_xx for the codes scale ∘ x."""
 
 def unit_columns(
     columns: NDArray[np.float64], fallback: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Columns of norm 1, largest entries positive, and what they have to be multiplied by."""
+    """Columns of norm 1, largest entries positive, and the factors that undo the scaling."""
 
 def sweep_atoms(
     samples: NDArray[Any],
@@ -173,7 +173,7 @@ def sweep_atoms(
     atoms: NDArray[np.float64],
     instruction_set: str = "",
 ) -> None:
-    """One pass of approximate K-SVD over the rows of ``atoms``; changes them and ``data``."""
+    """Run one sweep of approximate K-SVD over the rows of ``atoms``; updates them and ``data``."""
 
 def instruction_sets() -> list[str]: ...
 def end_passes() -> None: ...

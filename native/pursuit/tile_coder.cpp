@@ -1,4 +1,4 @@
-#include "pursuit/coder.hpp"
+#include "pursuit/tile_coder.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 namespace kronlearn {
 namespace {
 
-// Some samples of a task in double precision, each times a power of two that makes its largest entry about one.
+// Some samples of a task in double precision, each scaled by a power of two such that its largest entry is about one.
 template <class T>
 class ScaledSamples {
  public:
@@ -47,7 +47,7 @@ class ScaledSamples {
 
   const CodingTask<double>& task() const { return task_; }
 
-  // Writes the codes to the task they come from.
+  // Writes the codes to the original task.
   void write() const {
     const int64_t width = from_.width;
     for (size_t r = 0; r < rows_.size(); ++r) {
@@ -103,7 +103,7 @@ int64_t tile_of(int atoms, int width) {
 }
 
 bool call(const std::function<bool()>& function) {
-  const Subnormals kept(true);  // the function may be anybody's
+  const Subnormals kept(true);  // the function may run any Python code
   return function();
 }
 
@@ -113,7 +113,7 @@ TileCoder<T>::TileCoder(const Dictionary<T>& dictionary, const Kernels<T>& kerne
     : dictionary_(dictionary),
       kernels_(kernels),
       exact_kernels_(exact_kernels),
-      scratch_(make_workspace(kernels.workspace_bytes(like))) {}
+      scratch_(make_workspace(kernels.code(like, nullptr))) {}
 
 template <class T>
 void TileCoder<T>::code(CodingTask<T>& task) {
@@ -124,7 +124,7 @@ void TileCoder<T>::code(CodingTask<T>& task) {
     if (task.doubtful[k]) doubtful.push_back(k);
   if (doubtful.empty()) return;
   ScaledSamples<T> samples(task, in_double(dictionary_), std::move(doubtful));
-  const size_t bytes = exact_kernels_.workspace_bytes(samples.task());
+  const size_t bytes = exact_kernels_.code(samples.task(), nullptr);
   exact_kernels_.code(samples.task(), make_workspace(bytes).get());
   const Subnormals kept(true);
   samples.write();

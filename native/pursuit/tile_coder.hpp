@@ -1,4 +1,4 @@
-// Codes tiles of samples in one thread.
+// Codes tiles of samples in one thread, with a fallback to double precision.
 #pragma once
 
 #include "kronecker/dictionary.hpp"
@@ -6,8 +6,8 @@
 
 namespace kronlearn {
 
-// Runs the vector kernel, and codes again in double precision, scaled, what it could not be trusted with.
-// The task's dictionary is this coder's; all tasks are like the first: method, width, weights or not.
+// Runs the vector kernel, then codes doubtful samples again, scaled, in double precision. All tasks have the dictionary
+// of the coder, and the method and width of `like`; all or none have weights.
 template <class T>
 class TileCoder {
  public:

@@ -1,12 +1,37 @@
-// One group of lanes from samples to codes by omp or ols.
-#pragma once
-
+// Coding by pursuits. Compiled once per instruction set (KRONLEARN_SET) and scalar type (KRONLEARN_SCALAR).
 #include "pursuit/pursuit.hpp"
+
+#include "pursuit/coding_kernels.hpp"
 #include "pursuit/shapes.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
+namespace {
 
-template <class T, class Shape>
+using T = KRONLEARN_SCALAR;
+
+// Calls f with a shape: that of the dictionary if it is compiled, else the tiling that pads the dictionary least.
+template <class F>
+auto with_shape(const DictionaryView<T>& d, F f) {
+#if !defined(KRONLEARN_TILED_ONLY)
+  // Double precision would gain 5 %, omp with large factors 15 %: not worth the time to compile.
+  if constexpr (sizeof(T) == 4) {
+    if (is_square(d, 8, 8)) return f(FixedShape<8, 8, 8, 8>{});
+    if (is_square(d, 8, 16)) return f(FixedShape<8, 16, 8, 16>{});
+    if (is_square(d, 16, 16)) return f(FixedShape<16, 16, 16, 16>{});
+    if (is_square(d, 16, 32)) return f(FixedShape<16, 32, 16, 32>{});
+    if (is_square(d, 32, 32)) return f(FixedShape<32, 32, 32, 32>{});
+  }
+#endif
+  auto padded = [&](int r, int c) {
+    return (int64_t)round_up(d.left.n, r) * round_up(d.right.n, c);
+  };
+  const int64_t square = padded(4, 4), wide = padded(3, 5), row = padded(1, 16);
+  if (square <= wide && square <= row) return f(tiled<4, 4>(d));
+  if (wide <= row) return f(tiled<3, 5>(d));
+  return f(tiled<1, 16>(d));
+}
+
+template <class Shape>
 PursuitScratch<T> pursuit_scratch(const CodingTask<T>& task, const Shape& s, Arena<T>& arena) {
   const DictionaryView<T>& d = task.dictionary;
   const int width = task.width, stride = round_up(width, 4);
@@ -29,11 +54,10 @@ PursuitScratch<T> pursuit_scratch(const CodingTask<T>& task, const Shape& s, Are
   return k;
 }
 
-// Codes all samples of a task, or, without a workspace, only counts the bytes of one.
-template <class T, class Shape>
-class Coding {
+template <class Shape>
+class PursuitCoder {
  public:
-  Coding(const CodingTask<T>& task, const Shape& shape, void* workspace)
+  PursuitCoder(const CodingTask<T>& task, const Shape& shape, void* workspace)
       : task_(task),
         s_(shape),
         arena_(workspace),
@@ -74,5 +98,15 @@ class Coding {
   const PursuitScratch<T> k_;
   Vec<T>* correlate_;
 };
+
+}  // namespace
+
+size_t code_by_pursuit(const CodingTask<T>& task, void* workspace) {
+  return with_shape(task.dictionary, [&]<class Shape>(Shape shape) {
+    PursuitCoder<Shape> coder(task, shape, workspace);
+    if (workspace) coder.run();
+    return coder.bytes();
+  });
+}
 
 }  // namespace kronlearn::KRONLEARN_SET

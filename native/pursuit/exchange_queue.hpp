@@ -1,4 +1,4 @@
-// The supports that wait for a round of exchanges: one for each sample of a tile.
+// The samples of a tile that wait for a round of exchanges, with the supports to try.
 #pragma once
 
 #include "pursuit/transfer.hpp"
@@ -6,9 +6,9 @@
 namespace kronlearn::KRONLEARN_SET {
 
 template <class T>
-class Trials {
+class ExchangeQueue {
  public:
-  Trials(const CodingTask<T>& task, Arena<T>& arena)
+  ExchangeQueue(const CodingTask<T>& task, Arena<T>& arena)
       : tile(tile_of(task.dictionary.atoms(), task.width)),
         width_(task.width),
         stride_(round_up(task.width, kLanes<T>)),
@@ -20,8 +20,8 @@ class Trials {
         met(array<int32_t>(arena, tile)),
         residual2(array<T>(arena, tile)) {}
 
-  // Puts a code of the task's width into the queue.
-  void begin(int64_t t, const int32_t* index, const T* value, int32_t nonzeros) {
+  // Puts a sample and its code (width) into the queue.
+  void add(int64_t t, const int32_t* index, const T* value, int32_t nonzeros) {
     nonzeros_[t] = nonzeros;
     rounds[t] = met[t] = 0;
     residual2[t] = T(__builtin_inf());
@@ -42,7 +42,7 @@ class Trials {
   }
   void clear() { first_ = waiting_ = 0; }
 
-  // Loads the supports of samples t (kLanes) into lanes.
+  // Loads the supports of samples t (kLanes), numbered within the tile, into lanes.
   __attribute__((noinline)) void load(const int64_t* t, LaneCodes<T>& out) const {
     alignas(64) IntScalar<T> counts[kLanes<T>];
     const T *index[kLanes<T>], *value[kLanes<T>];
@@ -63,7 +63,7 @@ class Trials {
     }
   }
 
-  // Stores supports from the first `lanes` lanes, with as many atoms as they had before.
+  // Stores the supports of the first `lanes` lanes, which have as many atoms as before.
   __attribute__((noinline)) void store(const int64_t* t, int lanes, int slots, const Int<T>* index,
                                        const Vec<T>* value) {
     T *indices[kLanes<T>], *values[kLanes<T>];
@@ -83,7 +83,7 @@ class Trials {
     }
   }
 
-  // Takes an atom out of a support; the last one takes its slot.
+  // Removes an atom from a support. The last atom takes its slot.
   void remove(int64_t t, int slot) {
     const int64_t last = t * stride_ + --nonzeros_[t];
     index_[t * stride_ + slot] = index_[last];
@@ -103,15 +103,15 @@ class Trials {
   const int width_;
   const int64_t stride_;       // the width rounded up to whole vectors
   IntScalar<T>* const index_;  // (tile, stride)
-  T* const value_;             // (tile, stride): coefficients, near enough to be refined
+  T* const value_;             // (tile, stride): approximate coefficients
   int32_t* const nonzeros_;    // (tile)
-  int64_t* const queue_;       // (tile), a ring
+  int64_t* const queue_;       // (tile): a ring buffer
   int64_t first_ = 0, waiting_ = 0;
 
  public:
-  int32_t* const rounds;  // (tile): how many a sample has had
-  int32_t* const met;     // (tile): whether a support of a sample has met its error target
-  T* const residual2;     // (tile): that of the support before the last exchange
+  int32_t* const rounds;  // (tile): number of rounds so far
+  int32_t* const met;     // (tile): whether any support has met the error target
+  T* const residual2;     // (tile): ‖r‖² before the last exchange
 };
 
 }  // namespace kronlearn::KRONLEARN_SET
