@@ -21,7 +21,7 @@ import numpy as np
 from scipy import sparse
 
 from kronlearn.cuda.arrays import is_on_gpu
-from kronlearn.cuda.device import defined, include_options, kernel_texts
+from kronlearn.cuda.device import include_options, kernel_texts, macros
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 HERE = Path(__file__).parent
@@ -60,15 +60,15 @@ def digest(*texts: str) -> str:
 
 
 def _sized(file: str, **sizes: object) -> tuple[str, tuple[str, ...]]:
-    return file, defined(**sizes)
+    return file, macros(**sizes)
 
 
 def _alone(file: str, **sizes: object) -> tuple[str, tuple[str, ...]]:
-    return file, (*defined(**sizes), *_ALONE)
+    return file, (*macros(**sizes), *_ALONE)
 
 
 # Teams of a single thread.
-_ALONE = defined(LANES=1)
+_ALONE = macros(LANES=1)
 _SHARED = 227 * 1024
 # Types of what is stored and of the arithmetic, and whether there are weights.
 _KINDS = (
@@ -240,15 +240,15 @@ class EmulatedGpu:
         call = getattr(compiled(file, options), f"call_{kernel}")
         call(ctypes.c_uint(blocks), ctypes.c_uint(threads), ctypes.c_size_t(shared), addresses)
 
-    def blocks_at_once(
+    def resident_blocks(
         self, file: str, kernel: str, threads: int, options: tuple[str, ...], shared: int
     ) -> int:
         return (self.shared_memory + 1024) // (shared + 1024)
 
-    def recorded(self, enqueue: Callable[[], None], times: int) -> list[Callable[[], None]]:
+    def record(self, enqueue: Callable[[], None], times: int) -> list[Callable[[], None]]:
         return [enqueue] * times
 
-    def replayed(self, works: list[list[Callable[[], None]]]) -> float:
+    def replay(self, works: list[list[Callable[[], None]]]) -> float:
         begin = time.perf_counter()
         for work in works:
             for enqueue in work:

@@ -173,7 +173,7 @@ def assert_same_sums(task: Task, found: Any, expected: Any, dtype: Any) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_sums_are_those_of_the_processor(on_gpu, rng, shape, dtype, monkeypatch):
     # Blocks are summed in several parts, and a few blocks at a time.
-    monkeypatch.setattr("kronlearn.cuda.block_sums._FEWEST_OF_PART", 20)
+    monkeypatch.setattr("kronlearn.cuda.block_sums._FEWEST_PER_PART", 20)
     monkeypatch.setattr("kronlearn.cuda.block_sums._MOST_BYTES", 1 << 18)
     source, dictionary = problem(rng, shape, dtype)
     # So little memory that samples come in several chunks.
@@ -231,7 +231,7 @@ def test_the_threads_of_a_team_sum_what_one_sums(rng, sums):
     given = threads.run(Task(dictionary, Coder("omp", 4), keeps_codes=True)).codes
     parts = given.index, given.nonzeros, given.value, np.zeros(len(source), np.float32)
     gpu: Any = WarpGpu()
-    sums_of_blocks = BlockSums(gpu, task, tree, BLOCK, given=True)
+    sums_of_blocks = BlockSums(gpu, task, tree, BLOCK, has_residuals=False)
     sums_of_blocks.add(source.read(0, len(source)), GpuCodes(gpu, *parts), 0)
     found = PassSums.of_tree(tree, len(source), np.empty(0, np.int64))
     assert_same_sums(task, found, threads.run(task, given), np.float32)

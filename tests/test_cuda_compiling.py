@@ -16,8 +16,8 @@ import nvrtc
 from emulated_gpu import COMPILER, EmulatedGpu
 from kronlearn.core.coder import Coder
 from kronlearn.cuda import device
-from kronlearn.cuda.device import defined
-from kronlearn.cuda.quick import quick_kernels
+from kronlearn.cuda.device import macros
+from kronlearn.cuda.specialised import specialised_kernels
 
 FILES = [("codes.cu", ()), ("pixels.cu", ("-DKRONLEARN_S=float",))]
 
@@ -112,7 +112,7 @@ def test_kernels_are_chosen_by_what_a_gpu_has():
 
     def chosen(gpu, m, n, width, method="omp"):
         factors, coder = [np.empty((m, n))] * 2, Coder(method, width)
-        return quick_kernels(gpu, factors, np.dtype(np.float32), coder)
+        return specialised_kernels(gpu, factors, np.dtype(np.float32), coder)
 
     assert chosen(EmulatedGpu(), 8, 8, 4).most_blocks == 2
     assert chosen(SmallGpu(), 8, 8, 4).most_blocks == 1
@@ -135,20 +135,20 @@ def variants(shared: int) -> dict[str, list[tuple[str, ...]]]:
     """What files are compiled with."""
     lanes = [(8, 16, 6, 0, 8), (8, 16, 16, 1, 4), (32, 32, 8, 1, 8)]
     return {
-        "coder.cu": [defined(S=s, T=t, WEIGHTED=w) for s, t, w in KINDS],
+        "coder.cu": [macros(S=s, T=t, WEIGHTED=w) for s, t, w in KINDS],
         "code_patches.cu": [
-            *(defined(T="float", N=n, WEIGHTED=0) for n in (0, 8, 16)),
-            *(defined(T=t, N=0, WEIGHTED=w) for t, w in (("float", 1), ("double", 0))),
+            *(macros(T="float", N=n, WEIGHTED=0) for n in (0, 8, 16)),
+            *(macros(T=t, N=0, WEIGHTED=w) for t, w in (("float", 1), ("double", 0))),
         ],
-        **{file: [defined(PIXEL="unsigned char")] for file in ("noise.cu", "pixels.cu")},
-        "pursuit_pairs.cu": [defined(WIDTH=s, OLS=ols) for s, ols in ((6, 0), (16, 1))],
-        "threshold_fused.cu": [defined(WIDTH=16)],
+        **{file: [macros(PIXEL="unsigned char")] for file in ("noise.cu", "pixels.cu")},
+        "pursuit_pairs.cu": [macros(WIDTH=s, OLS=ols) for s, ols in ((6, 0), (16, 1))],
+        "threshold_fused.cu": [macros(WIDTH=16)],
         "pursuit_lanes.cu": [
-            defined(M=m, N=n, WIDTH=s, OLS=ols, BLOCK=block, SHARED=shared)
+            macros(M=m, N=n, WIDTH=s, OLS=ols, BLOCK=block, SHARED=shared)
             for m, n, s, ols, block in lanes
         ],
-        "full_updates.cu": [defined(M=8, N=8)],
-        "mode_updates.cu": [defined(M=m, N=n) for m, n in ((8, 16), (32, 32))],
+        "full_updates.cu": [macros(M=8, N=8)],
+        "mode_updates.cu": [macros(M=m, N=n) for m, n in ((8, 16), (32, 32))],
     }
 
 
@@ -163,8 +163,8 @@ def test_kernels_compile_and_find_room_in_registers(architecture):
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(lambda each: nvrtc.compiled(*each, architecture), wanted))
     for (file, options), kernels in zip(wanted, found, strict=True):
-        quick = file.startswith(("pursuit", "threshold"))
+        specialised = file.startswith(("pursuit", "threshold"))
         for kernel, resources in kernels.items():
             case = file, options, kernel, resources
-            assert resources.spilled <= (512 if quick else 64), case
-            assert quick or resources.registers <= 224, case
+            assert resources.spilled <= (512 if specialised else 64), case
+            assert specialised or resources.registers <= 224, case

@@ -20,10 +20,10 @@ from emulated_gpu import ArrayGpu, OnEmulatedGpu
 from kronlearn.core.coder import Coder
 from kronlearn.core.engine import Task
 from kronlearn.core.init import dct_factor
-from kronlearn.cuda.arrays import DeviceSource, adopted, is_on_gpu, returned_as
+from kronlearn.cuda.arrays import DeviceSource, as_cupy, is_on_gpu, returned_as
 from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.engine import Cuda
-from kronlearn.cuda.streaming import streamed
+from kronlearn.cuda.streaming import stream_chunks
 from kronlearn.io.arrays import ArraySource
 from test_cuda_images import picture
 
@@ -345,7 +345,7 @@ def test_the_stream_that_reads_waits_for_the_one_that_writes(on_gpu, rng, requir
         # The tensor of the test is told which stream waits, and has nothing to wait for.
         on_gpu.finish()
     with stream:
-        found = adopted(on_gpu.xp, tensor)
+        found = as_cupy(on_gpu.xp, tensor)
         np.testing.assert_array_equal(on_gpu.download(found), Y)
     assert tensor.streams == [getattr(stream, "ptr", 1)]
 
@@ -374,7 +374,7 @@ def test_samples_are_worked_on_by_the_gpu_that_they_are_on(monkeypatch):
 
 def test_images_of_another_gpu_are_an_error():
     with pytest.raises(ValueError, match=r"on GPU 1, and the current one is 0"):
-        adopted(TwoGpus(), NumbaArray())
+        as_cupy(TwoGpus(), NumbaArray())
 
 
 def test_results_are_of_the_library_of_the_input(monkeypatch):
@@ -453,7 +453,7 @@ def test_threads_record_on_streams_of_their_own():
 
     def streams(_: int) -> tuple[Any, Any]:
         both.wait(10)
-        return gpu._replaying, gpu._replaying
+        return gpu._recording_stream, gpu._recording_stream
 
     with ThreadPoolExecutor(2) as threads:
         (one, same), (other, _) = threads.map(streams, range(2))
@@ -516,7 +516,7 @@ def test_samples_arrive_in_order_and_are_pinned_when_sent_again(rng, count):
     source = ArraySource(Y, (3, 2))
     pieces = [slice(a, min(a + 8, count)) for a in range(0, count, 8)]
     for registered in ([], ["in"], ["in"]):
-        chunks = [(rows, np.array(chunk)) for rows, chunk in streamed(xp, source, pieces)]
+        chunks = [(rows, np.array(chunk)) for rows, chunk in stream_chunks(xp, source, pieces)]
         assert [rows for rows, _ in chunks] == pieces
         np.testing.assert_array_equal(np.concatenate([c for _, c in chunks]), Y.reshape(count, 6))
         assert xp.registered == registered
@@ -533,5 +533,5 @@ def test_what_cannot_be_pinned_is_copied_every_time(rng):
     xp.cuda.runtime.hostRegister = refuse
     source = ArraySource(Y, (3,))
     for _ in range(3):
-        chunks = [np.array(c) for _, c in streamed(xp, source, [slice(0, 12), slice(12, 20)])]
+        chunks = [np.array(c) for _, c in stream_chunks(xp, source, [slice(0, 12), slice(12, 20)])]
         np.testing.assert_array_equal(np.concatenate(chunks), Y)

@@ -24,8 +24,8 @@ TIED = {"float32": 1e-3, "float64": 1e-7}
 MET = {"float32": 1e-4, "float64": 1e-9}
 # What is learned from codes of which some are tied, or summed with 11 bits.
 LEARNED = 1e-3
-# Shapes (m, n) of both modes for which there are quick kernels, and numbers of nonzeros.
-QUICK = ((8, 8), (8, 8), (8, 16), (8, 16), (16, 16), (32, 32), (8, 32), (16, 32), (32, 16))
+# Shapes (m, n) of both modes that have specialised kernels, and numbers of nonzeros.
+SPECIALISED = ((8, 8), (8, 8), (8, 16), (8, 16), (16, 16), (32, 32), (8, 32), (16, 32), (32, 16))
 WIDTHS = (1, 2, 3, 5, 8, 12, 16)
 # The largest sizes of a mode, by the number of modes.
 LARGEST = {1: (40, 60), 2: (12, 18), 3: (5, 7)}
@@ -54,7 +54,7 @@ class Problem:
         method = str(rng.choice(["omp", "ols", "threshold"], p=[0.45, 0.45, 0.1]))
         what = str(rng.choice(["codes", "learning"], p=[0.7, 0.3]))
         if rng.random() < 0.4:
-            m, n = QUICK[0 if method == "threshold" else rng.integers(len(QUICK))]
+            m, n = SPECIALISED[0 if method == "threshold" else rng.integers(len(SPECIALISED))]
             patch_shape, n_atoms, s = (m, m), (n, n), int(rng.choice(WIDTHS))
         else:
             modes = int(rng.integers(1, 4))

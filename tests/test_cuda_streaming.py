@@ -125,7 +125,7 @@ def test_chunks_come_in_order_in_every_pass(gpu, rng, memory):
         np.testing.assert_array_equal(np.concatenate([c for _, c in chunks]), Y.reshape(100, 20))
         # One that is broken off does no harm.
         next(iter(samples.chunks()))
-    kept = sum(chunk.nbytes for chunk in samples._kept.values())
+    kept = sum(chunk.nbytes for chunk in samples._resident_chunks.values())
     assert kept + 3 * samples.longest * 80 <= max(memory, 3 * 80)
     assert memory < 1600 or kept > 0
     assert samples.largest() == np.abs(Y).max()

@@ -14,7 +14,7 @@ from kronlearn.core.engine import PassSums, Task
 from kronlearn.core.moments import ModeMoments, Moments
 from kronlearn.core.structures import General, Orthonormal
 from kronlearn.cuda.tables import Tables
-from kronlearn.cuda.updates import DeviceUpdate, Made
+from kronlearn.cuda.updates import DeviceUpdate, IterationResult
 from kronlearn.engines.threads import Threads
 from kronlearn.io.arrays import ArraySource
 
@@ -52,11 +52,11 @@ def test_updates_from_full_moments_are_those_of_the_processor(gpu, rng, structur
     task = Task(dictionary, coder, "full" if structure is General else "xy")
     found = Threads(samples_of(rng, 8, 3000)).run(task)
     moments = Moments.of_pass(task, found)
-    update = DeviceUpdate(gpu, dictionary, structure is Orthonormal, kept=4, rows=3)
+    update = DeviceUpdate(gpu, dictionary, structure is Orthonormal, capacity=4, rows=3)
     update.begin(dictionary.factors)
     give(update, [moments.xy] if moments.xx is None else [moments.xx, moments.xy], found)
     update.run("update_both")
-    [made] = update.made()
+    [made] = update.results()
     expected, _ = structure().update(dictionary, moments)
     assert_made(made, expected, found)
     assert_tables(gpu, update, expected)
@@ -66,7 +66,7 @@ def test_updates_from_full_moments_are_those_of_the_processor(gpu, rng, structur
 def test_updates_mode_by_mode_are_those_of_the_processor(gpu, rng, m, n):
     dictionary, coder, structure = dictionary_of(rng, m, n), Coder("omp", 6), General()
     threads = Threads(samples_of(rng, m, 600))
-    update = DeviceUpdate(gpu, dictionary, False, kept=4, rows=3)
+    update = DeviceUpdate(gpu, dictionary, False, capacity=4, rows=3)
     update.begin(dictionary.factors)
     expected: Any = dictionary
     scales = [np.ones(n), np.ones(n)]
@@ -82,12 +82,12 @@ def test_updates_mode_by_mode_are_those_of_the_processor(gpu, rng, m, n):
         update.run(kernel)
         stack, scales[mode] = structure.solve(expected.stacks[mode], sums)
         expected = expected.with_stack(mode, stack)
-    [made] = update.made()
+    [made] = update.results()
     assert_made(made, expected, first)
     assert_tables(gpu, update, expected)
 
 
-def assert_made(made: Made, expected: Any, found: PassSums) -> None:
+def assert_made(made: IterationResult, expected: Any, found: PassSums) -> None:
     assert not made.failed
     for factor, wanted in zip(made.factors, expected.factors, strict=True):
         np.testing.assert_allclose(factor, wanted, rtol=0, atol=1e-10)
@@ -103,13 +103,13 @@ def assert_tables(gpu: Any, update: DeviceUpdate, expected: Any) -> None:
 
 def test_atoms_that_no_code_uses_are_left_to_the_processor(gpu, rng):
     dictionary = dictionary_of(rng, 8, 16)
-    update = DeviceUpdate(gpu, dictionary, False, kept=4, rows=3)
+    update = DeviceUpdate(gpu, dictionary, False, capacity=4, rows=3)
     update.begin(dictionary.factors)
     P = np.diag(np.arange(16.0))
     rows = np.concatenate([P, rng.standard_normal((16, 8))], axis=1)
     update.partial[0] = gpu.upload(rows.astype(np.float32).ravel())
     for kernel in ("update_left", "update_right"):
         update.run(kernel)
-    [made] = update.made()
+    [made] = update.results()
     assert made.failed
     assert int(gpu.download(update.stopped)[0]) == 1

@@ -20,7 +20,7 @@ struct GroupTask {
   const float* noises;         // (planes, pixels): the same by the pixel where a patch begins; may be null
   const float* matched;        // (matched_planes, pixels)
   const float* taper;          // (features): weights of the pixels of a patch
-  const int64* places;         // (features): offsets of the pixels of a patch from its first
+  const int64* pixel_offsets;         // (features): offsets of the pixels of a patch from its first
   const float* largest;        // magnitude in the image
   int64* sums;                 // (planes, pixels)
   int64* weights;              // (planes, pixels): of the patches that begin at a pixel
@@ -60,7 +60,7 @@ class Matcher {
     __syncthreads();
     for (int e = threadIdx.x; e < task_.matched_planes * grid_.features; e += blockDim.x)
       here_[e] = task_.matched[e / grid_.features * task_.pixels + s_.offset +
-                               task_.places[e % grid_.features]];
+                               task_.pixel_offsets[e % grid_.features]];
     __syncthreads();
     if (s_.within[grid_.axis(grid_.n_axes - 1)] >= kRun)
       compare<kRun>();
@@ -136,7 +136,7 @@ class Matcher {
     const float* here = here_;
     for (int plane = 0; plane < task_.matched_planes; ++plane)
       for (int row = 0; row < grid_.features; row += length, here += length) {
-        const float* pixels = task_.matched + plane * task_.pixels + there + task_.places[row];
+        const float* pixels = task_.matched + plane * task_.pixels + there + task_.pixel_offsets[row];
         float window[kSideBySide];
 #pragma unroll
         for (int q = 1; q < kSideBySide; ++q) window[q] = pixels[q - 1];

@@ -63,7 +63,7 @@ class Ridge {
     for (int e = threadIdx.x; e < rows() * size_; e += blockDim.x) {
       const int f = e / size_, k = e - f * size_;
       const bool used = f < features() && k < task_.group;
-      patches[e] = used ? plane[offsets_[k] + task_.places[f]] : 0.0f;
+      patches[e] = used ? plane[offsets_[k] + task_.pixel_offsets[f]] : 0.0f;
     }
   }
 
@@ -237,7 +237,7 @@ class Ridge {
             for (int s = 0; s < kSide; ++s) products[r][q] += left[r].x[s] * right[s].x[q];
       }
       for (int r = 0; r < kSide && f + r < features(); ++r) {
-        const int64 place = task_.places[f + r];
+        const int64 place = task_.pixel_offsets[f + r];
         const float taper = task_.taper[f + r] * scale_;
 #pragma unroll
         for (int q = 0; q < kSide; ++q) {

@@ -19,7 +19,7 @@ KRONLEARN_DEVICE float average_at(const GroupTask& task, int64 first, int pixel)
   for (int f = 0; f < grid.features; ++f) {
     bool over = true;
     for (int a = 0; a < grid.n_axes; ++a) over = over && feature[a] <= place[a];
-    if (over) weight += task.taper[f] * float(task.weights[first + pixel - task.places[f]]);
+    if (over) weight += task.taper[f] * float(task.weights[first + pixel - task.pixel_offsets[f]]);
     // The next pixel of a patch, in C order of the image's axes.
     for (int n = grid.n_axes - 1; n >= 0; --n) {
       const int a = grid.axis(n);

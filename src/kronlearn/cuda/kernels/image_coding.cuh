@@ -16,7 +16,7 @@ struct CodingTask {
   int64 pixels;                    // of the slab
   const float* image;              // the slab
   const float* known;              // weights of its pixels, zero where one is missing; or null
-  const int64* places;             // (features): offsets of the pixels of a patch from its first
+  const int64* pixel_offsets;             // (features): offsets of the pixels of a patch from its first
   float *numerator, *denominator;  // of the slab; patches are added
   float* average;                  // their quotient, which is all that is written if it is not null
   const int* list;                 // the patches to be coded, counted from the first; null: all
@@ -56,8 +56,8 @@ class PatchCoder {
     const int features = coder_.features();
     T *y = coder_.y, *weights = coder_.weights;
     for (int e = team.lane; e < features; e += Team::kSize) {
-      y[e] = T(task_.image[offset + task_.places[e]]);
-      if (kWeights) weights[e] = T(task_.known[offset + task_.places[e]]);
+      y[e] = T(task_.image[offset + task_.pixel_offsets[e]]);
+      if (kWeights) weights[e] = T(task_.known[offset + task_.pixel_offsets[e]]);
     }
     team.sync();
     float total = float(features), count = total, sum = 0;

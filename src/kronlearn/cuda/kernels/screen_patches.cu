@@ -9,7 +9,7 @@ KRONLEARN_DEVICE void screen_patches(const CodingTask& task) {
   constexpr int kSide = 8, kPixels = kSide * kSide;
   const Team team;
   const float tol = float(task.tol), tol2 = tol < 0 ? -1.0f : tol * tol;
-  const int64 row = task.places[kSide], teams = n_teams() * Team::kSize;
+  const int64 row = task.pixel_offsets[kSide], teams = n_teams() * Team::kSize;
   for (int64 base = first_team() * Team::kSize; base < task.patches.count; base += teams) {
     const bool here = base + team.lane < task.patches.count;
     const int64 k = here ? base + team.lane : base;

@@ -1,7 +1,7 @@
-"""The quick kernels of GPUs, run on the processor by tests/cuda_emulation.hpp.
+"""The specialised kernels, emulated on the processor by tests/cuda_emulation.hpp.
 
-They code samples and add up moments at once: of 8 × 8 atoms full ones, of 16 × 16 and 32 × 32 atoms
-those of one mode. They must agree with ``sparse_code`` and with sums in float64.
+They code samples and add up moments in one go: full moments for 8 × 8 atoms, those of one mode for
+16 × 16 and 32 × 32 atoms. They must agree with ``sparse_code`` and with sums in float64.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quick_kernels import (
+from reference import dense
+from specialised_kernels import (
     UNTOUCHED,
     Run,
     all_kinds,
@@ -23,7 +24,6 @@ from quick_kernels import (
     same_supports,
     sizes_of,
 )
-from reference import dense
 
 
 def slow(*case):
