@@ -129,7 +129,8 @@ def compiled(file: str, options: tuple[str, ...] = ()) -> ctypes.CDLL:
 @cache
 def _compiled(file: str, options: tuple[str, ...]) -> ctypes.CDLL:
     texts = kernel_texts(file)
-    kernels = re.findall(r"^KRONLEARN_KERNEL.*?\s(\w+)\(", _plain(texts[file]), re.M | re.S)
+    plain = re.sub(r"__launch_bounds__\([^()]*\)", "", "\n".join(texts.values()))
+    kernels = re.findall(r"^KRONLEARN_KERNEL.*?\s(\w+)\(", plain, re.M | re.S)
     calls = "".join(f"KRONLEARN_CALL({kernel})\n" for kernel in kernels)
     source = _SOURCE.format(file=file, calls=calls)
     alone = tuple(option for option in options if option in _ALONE)
@@ -179,11 +180,6 @@ def _forget_old() -> None:
     for folder in CACHE.iterdir():
         if time.time() - folder.stat().st_mtime > _KEPT_FOR:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _plain(text: str) -> str:
-    """Without what may stand between a kernel's type and its name."""
-    return re.sub(r"__launch_bounds__\([^()]*\)|KRONLEARN_BLOCKS\([^()]*\)", "", text)
 
 
 class EmulatedGpu:

@@ -17,7 +17,7 @@ STRUCTS = {
     "ChunkSums": ("chunk_sums.cu", structs.CHUNK_SUMS),
     "BlockTask": ("block_sums.cu", structs.BLOCK_TASK),
     "PatchGrid": ("patches.cuh", structs.PATCH_GRID),
-    "CodingTask": ("image_coding.cuh", structs.CODING_TASK),
+    "CodingTask": ("coding_task.cuh", structs.CODING_TASK),
     "GroupTask": ("group_matching.cuh", structs.GROUP_TASK),
     "PixelTask": ("pixels.cu", structs.PIXEL_TASK),
     "NoiseTask": ("noise.cu", structs.NOISE_TASK),
@@ -38,6 +38,6 @@ def test_numpy_and_kernels_agree_where_fields_are(struct):
     text = f'#include "cuda_emulation.hpp"\n#include "{file}"\nusing namespace kronlearn;\n'
     text += f"using X = {struct};\n" + "\n".join(checks)
     command = [COMPILER, *OPTIONS, "-fsyntax-only", *include_emulation(), *include_options()]
-    command += [*macros(PIXEL="float"), "-x", "c++", "-"]
+    command += [*macros(M=8, N=8, PIXEL="float"), "-x", "c++", "-"]
     found = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr

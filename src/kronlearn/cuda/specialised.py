@@ -10,8 +10,8 @@ Specialised kernels exist for float32 samples without weights and two factors of
   ``code_patches.cu``, compiled for that number of atoms (:func:`specialised_patch_atoms`).
 
 They code all samples that suit them (``coder.py``, ``image_passes.py``), and the first two run
-whole iterations (``iterations.py``). Everything else is coded by ``coder.cu`` or by ``code_patches.cu``
-compiled for any shape, and summed by ``block_sums.cu``.
+whole iterations (``iterations.py``). Everything else is coded by ``coder.cu`` or
+``code_patches.cu`` compiled for any shape, and summed by ``block_sums.cu``.
 """
 
 from __future__ import annotations

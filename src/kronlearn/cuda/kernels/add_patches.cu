@@ -1,5 +1,5 @@
 // Patches of an image, as they have become, are added up.
-#include "image_coding.cuh"
+#include "coding_task.cuh"
 
 namespace kronlearn {
 

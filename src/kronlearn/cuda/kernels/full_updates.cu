@@ -167,11 +167,3 @@ KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_both(kronle
   if (!add_up(u, u.orthonormal ? kSize : 2 * kSize, true) || before.stopped) return;
   FullUpdater(u, memory()).run(before);
 }
-
-// By a single block.
-KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) tabulate(kronlearn::update::Update u) {
-  kronlearn::update::tabulate_factors(u);
-}
-
-// Bytes of dynamic shared memory.
-KRONLEARN_KERNEL void update_needs(int* bytes) { *bytes = int(sizeof(kronlearn::update::Memory)); }

@@ -204,7 +204,7 @@ class Matcher {
     int below_before = 0, equal_before = 0;
     for (int pass = 0; pass < 2; ++pass) {
       for (int c = begin + lane; c < end; c += 32) {
-        const unsigned key = c < s_.count ? keys_[c] : kNone;
+        const unsigned key = c < s_.count ? keys_[c] : 0xffffffffu;
         const unsigned nearer = __ballot_sync(kWholeWarp, c < s_.count && key < last);
         const unsigned as_near = __ballot_sync(kWholeWarp, c < s_.count && key == last);
         if (pass == 1) {

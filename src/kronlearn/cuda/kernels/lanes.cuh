@@ -6,22 +6,6 @@
 
 #include "moments_fused.cuh"
 
-#if !defined(KRONLEARN_M)
-#define KRONLEARN_M 8
-#endif
-#if !defined(KRONLEARN_N)
-#define KRONLEARN_N 16
-#endif
-#if !defined(KRONLEARN_WIDTH)
-#define KRONLEARN_WIDTH 6
-#endif
-#if !defined(KRONLEARN_BLOCK)
-#define KRONLEARN_BLOCK 8
-#endif
-#if !defined(KRONLEARN_SHARED)
-#define KRONLEARN_SHARED (227 * 1024)
-#endif
-
 namespace kronlearn::lanes {
 
 constexpr int kM = KRONLEARN_M, kN = KRONLEARN_N, kWidth = KRONLEARN_WIDTH;

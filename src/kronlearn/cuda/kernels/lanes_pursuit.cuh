@@ -13,10 +13,6 @@
 
 #include "lanes_basis.cuh"
 
-#if !defined(KRONLEARN_OLS)
-#define KRONLEARN_OLS 0
-#endif
-
 namespace kronlearn::lanes {
 
 constexpr bool kWithNorms = KRONLEARN_OLS;

@@ -4,13 +4,6 @@
 
 #include "outbox.cuh"
 
-#if !defined(KRONLEARN_WIDTH)
-#define KRONLEARN_WIDTH 16
-#endif
-#if !defined(KRONLEARN_OLS)
-#define KRONLEARN_OLS 0
-#endif
-
 namespace kronlearn::pairs {
 
 constexpr bool kOls = KRONLEARN_OLS;

@@ -6,84 +6,11 @@
 // the same bits wherever the image is cut.
 #pragma once
 
-#include "dictionary.cuh"
+#include "team.cuh"
 
 namespace kronlearn {
 
 constexpr int kMostAxes = 16;
-
-// Numbers that are loaded at once.
-template <class T>
-struct alignas(16) Four {
-  T x[4];
-};
-
-// A kernel's argument that is read where it lies.
-#define KRONLEARN_ARGUMENT const __grid_constant__
-// So many blocks of kTeams teams are to find room on a multiprocessor.
-#define KRONLEARN_BLOCKS(n) __launch_bounds__(128, n)
-// Not contracted to a multiplication and addition in one, which processors do not have everywhere.
-KRONLEARN_DEVICE float product(float x, float y) { return __fmul_rn(x, y); }
-KRONLEARN_DEVICE double product(double x, double y) { return __dmul_rn(x, y); }
-KRONLEARN_DEVICE int64 to_integer(double x) { return __double2ll_rn(x); }
-// Integers may be added in any order.
-KRONLEARN_DEVICE void add_exactly(int64* sum, int64 x) {
-  atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(x));
-}
-KRONLEARN_DEVICE unsigned to_bits(float x) { return __float_as_uint(x); }
-KRONLEARN_DEVICE float from_bits(unsigned bits) { return __uint_as_float(bits); }
-KRONLEARN_DEVICE int64 to_bits(double x) { return __double_as_longlong(x); }
-KRONLEARN_DEVICE double from_bits(int64 bits) { return __longlong_as_double(bits); }
-KRONLEARN_DEVICE unsigned least_of_team(unsigned x) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-  for (int o = 16; o > 0; o /= 2) {
-    const unsigned other = __shfl_xor_sync(kWholeWarp, x, o);
-    x = other < x ? other : x;
-  }
-  return x;
-#else
-  return __reduce_min_sync(kWholeWarp, x);
-#endif
-}
-// What another thread of the team has.
-template <class T>
-KRONLEARN_DEVICE T from_lane(T x, int lane) {
-  return __shfl_sync(kWholeWarp, x, lane);
-}
-// Puts the numbers of those threads of a team that have one on a list.
-KRONLEARN_DEVICE void note(Team team, bool has, int number, int* list, int* count) {
-  const unsigned all = __ballot_sync(kWholeWarp, has), before = all & ((1u << team.lane) - 1);
-  int place = team.lane == 0 && all ? atomicAdd(count, __popc(all)) : 0;
-  place = from_lane(place, 0) + __popc(before);
-  if (has) list[place] = number;
-}
-// The least key in a team, and the lowest number that has it; a key of kNone goes with no number.
-constexpr unsigned kNone = 0xffffffffu;
-struct Least {
-  unsigned key;
-  int number;
-};
-KRONLEARN_DEVICE Least least_of(unsigned key, int number) {
-  const unsigned least = least_of_team(key);
-  return {least, int(least_of_team(key == least && key != kNone ? unsigned(number) : kNone))};
-}
-
-// team.best() of numbers that are not negative: their bits are in the same order.
-KRONLEARN_DEVICE Best<float> best_of(Team, Best<float> own) {
-  const Least found = least_of(own.number < 0 ? kNone : ~to_bits(own.value), own.number);
-  return {from_bits(~found.key), found.number};
-}
-KRONLEARN_DEVICE Best<double> best_of(Team team, Best<double> own) { return team.best(own); }
-
-// Teams of a block.
-constexpr int kTeams = 4;
-
-// Tells how many numbers of scratch a team needs, and whether the GPU's memory is needed for them.
-KRONLEARN_DEVICE void tell(int64 size, bool far, int64* numbers) {
-  if (first_team() > 0 || Team{}.lane > 0) return;
-  numbers[0] = size;
-  numbers[1] = far;
-}
 
 // The first axis is the one along which slabs are cut; the others follow in their order.
 struct PatchGrid {

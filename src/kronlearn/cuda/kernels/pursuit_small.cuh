@@ -5,7 +5,6 @@
 // one.
 #pragma once
 
-#include "patches.cuh"
 #include "pursuit.cuh"
 
 namespace kronlearn {

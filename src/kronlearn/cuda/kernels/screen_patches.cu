@@ -1,5 +1,6 @@
 // Finds the patches of 8 × 8 pixels in single precision that need no atom.
-#include "image_coding.cuh"
+#include "coding_task.cuh"
+#include "precision.hpp"
 
 namespace kronlearn {
 
@@ -31,7 +32,7 @@ KRONLEARN_DEVICE void screen_patches(const CodingTask& task) {
     const bool within = energy <= tol2 && (energy >= kSmallestEnergy || !any);
     const bool settled = within || !is_finite(energy);
     if (here && settled) task.patches.weights[k] = 1;
-    note(team, here && !settled, int(k), task.doubtful, task.doubtful_count);
+    append(team, here && !settled, int(k), task.doubtful, task.doubtful_count);
     for (int t = 0; t < Team::kSize; ++t) {
       if (!from_lane(int(here && settled), t)) continue;
       const float value = from_lane(0.0f + mean, t);

@@ -6,166 +6,69 @@
 // as single precision. The smallest magnitude that is kept is looked for among them in half precision, two at a
 // time. Where halves do not tell it from the next smaller one, or errors have a target, single precision
 // decides.
-#include "largest.cuh"
-#include "one_thread_each.cuh"
 #include "outbox.cuh"
-
-#if !defined(KRONLEARN_WIDTH)
-#define KRONLEARN_WIDTH 16
-#endif
+#include "threshold_sample.cuh"
 
 namespace kronlearn {
 
-constexpr int kWidth = KRONLEARN_WIDTH;
-static_assert(1 <= kWidth && kWidth <= 16);
-// Sorting networks take powers of two; one number more than is kept tells what follows.
-constexpr int kList = kWidth < 2 ? 2 : kWidth < 4 ? 4 : kWidth < 8 ? 8 : 16;
 constexpr int kThreads = kTile, kBlocksEach = 3;
 using ThreadOutbox = Outbox<kWidth, kThreads>;
-// CuPy compiles with numbers below this flushed to zero: they are not above it.
-constexpr float kAboveZero = 1.1754944e-38f;
+constexpr int kWarps = kTile / 32;
 
-// Zero in alpha remains of all but the largest correlations. All are multiplied by the task's scale.
-class Threshold {
- public:
-  float alpha[8][8];
-
-  KRONLEARN_DEVICE void apply(float energy, float tol2, bool counted) {
-    wanted_ = 0;
-    dropped_ = 0;
-    least_ = __uint_as_float(0x7fffffffu);  // no number is as large as NaN
-    bool ties = false;
-    if (counted) {
-      if (tol2 >= 0.0f)
-        ties = reach(energy, tol2);
-      else if (!find_least())
-        ties = decide();
-    }
-    if (ties) drop_ties();
-    float dropped[4] = {};
+// Starts to copy the samples of this thread's warp to their rows; those beyond the last one are zero.
+KRONLEARN_DEVICE void load_own_rows(const Task<float>& task, int64 tile, float* rows) {
+  const int row = threadIdx.x / 32 * 32 + threadIdx.x % 32 / 16, part = 4 * (threadIdx.x % 16);
+  const float* from = task.samples + tile * kTile * kSize + (row * kSize + part);
+  float* to = rows + row * kStride + part;
+  const int64 left = task.count - tile * kTile;
+  if (left >= kTile) {
 #pragma unroll
-    for (int p = 0; p < kSize; ++p)
-      if (!(magnitude(p) >= least_)) {
-        dropped[p % 4] = fmaf(alpha[p / 8][p % 8], alpha[p / 8][p % 8], dropped[p % 4]);
-        alpha[p / 8][p % 8] = 0;
-      }
-    dropped_ += (dropped[0] + dropped[1]) + (dropped[2] + dropped[3]);
-    if (!counted) dropped_ = 0;
+    for (int r = 0; r < 32; r += 2) copy_async(to + r * kStride, from + r * kSize, true);
+  } else {
+#pragma unroll 1
+    for (int r = 0; r < 32; r += 2)
+      copy_async(to + r * kStride, row + r < left ? from + r * kSize : task.samples, row + r < left);
+  }
+  commit_copies();
+}
+
+// Asks for a tile ahead of time, if there is one.
+KRONLEARN_DEVICE void prefetch_tile(const Task<float>& task, int64 tile) {
+  const int64 k = tile * kTile + threadIdx.x;
+  if (k >= task.count) return;
+  prefetch(task.samples + k * kSize);
+  prefetch(task.samples + k * kSize + kSize / 2);
+}
+
+// What one thread has counted.
+class ThreadCounts {
+ public:
+  KRONLEARN_DEVICE void add(float energy, float residual2, int nonzeros) {
+    energy_ += energy;
+    residual2_ += residual2;
+    nonzeros_ += nonzeros;
   }
 
-  KRONLEARN_DEVICE int nonzeros() const { return wanted_; }
-  KRONLEARN_DEVICE float residual2() const { return dropped_; }
+  // From all threads of a block, to (kCounts); by way of shared memory, (kWarps, kCounts). Of orthonormal atoms
+  // that represent all samples, codes have the energy that is not left over.
+  KRONLEARN_DEVICE void write(double* warps, double* partial) const {
+    double sums[kCounts] = {energy_, residual2_, energy_ - residual2_, double(nonzeros_)};
+#pragma unroll
+    for (int c = 0; c < kCounts; ++c) {
+#pragma unroll
+      for (int o = 16; o > 0; o /= 2) sums[c] += __shfl_xor_sync(kWholeWarp, sums[c], o);
+      if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32 * kCounts + c] = sums[c];
+    }
+    __syncthreads();
+    if (threadIdx.x >= kCounts) return;
+    double sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += warps[w * kCounts + threadIdx.x];
+    partial[threadIdx.x] = sum;
+  }
 
  private:
-  KRONLEARN_DEVICE float magnitude(int p) const { return fabsf(alpha[p / 8][p % 8]); }
-
-  // The smallest number that rounds to the kWidth-th largest magnitude in half precision; whether no more
-  // than kWidth magnitudes are as large. The two lists have the atoms (i, j) with even and with odd i + j:
-  // these seldom are all of the largest.
-  KRONLEARN_DEVICE bool find_least() {
-    Halves lists[kList];
-    find_largest<kSize / 2>(lists, [&](int q) {
-      const int i = q / 4, j = q % 4 * 2, odd = i % 2;
-      return Halves{magnitudes(to_halves(alpha[i][j + odd], alpha[i][j + 1 - odd]))};
-    });
-    const Boundary found = find_boundary<kWidth>(lists);
-    wanted_ = kWidth;
-    if (found.last == 0) {
-      least_ = kAboveZero;
-      return false;
-    }
-    const float middle = 0.5f * (from_half(Half(found.last)) + from_half(Half(found.last - 1)));
-    // The middle of two halves is rounded to the even one.
-    least_ = __uint_as_float(__float_as_uint(middle) + found.last % 2);
-    return found.clear;
-  }
-
-  // Raises least until no more than kWidth magnitudes are as large. True if these are fewer, for several are
-  // the next: least is those then.
-  KRONLEARN_DEVICE bool decide() {
-    float raised = 0;
-    for (;;) {
-      int count = 0;
-      float smallest = __uint_as_float(0x7f800000u);
-#pragma unroll
-      for (int p = 0; p < kSize; ++p)
-        if (magnitude(p) >= least_) {
-          ++count;
-          smallest = fminf(smallest, magnitude(p));
-        }
-      if (count <= kWidth) {
-        wanted_ = count;
-        break;
-      }
-      raised = smallest;
-      least_ = __uint_as_float(__float_as_uint(smallest) + 1u);
-    }
-    if (wanted_ == kWidth || raised == 0.0f) return false;
-    wanted_ = kWidth;
-    least_ = raised;
-    return true;
-  }
-
-  // The fewest correlations that leave an error of no more than tol2. True if more than these are as large.
-  KRONLEARN_DEVICE bool reach(float energy, float tol2) {
-    float largest[kList];
-    find_largest<kSize>(largest, [&](int p) { return magnitude(p); });
-    least_ = largest[kWidth - 1];
-    float dropped = 0;
-#pragma unroll
-    for (int p = 0; p < kSize; ++p) {
-      const float below = magnitude(p) < least_ ? magnitude(p) : 0.0f;
-      dropped = fmaf(below, below, dropped);
-    }
-    dropped = fmaf(float(count_large() - kWidth) * least_, least_, dropped);
-    // What the largest leave of the energy, as long as that is not all rounding; what is dropped otherwise.
-    float left = energy;
-#pragma unroll
-    for (int n = 0; n < kWidth; ++n) left = fmaf(-largest[n], largest[n], left);
-    const float suspect = energy * kSuspectLeftover2<float>;
-#pragma unroll
-    for (int n = kWidth; n >= 0; --n) {
-      const float v = largest[n > 0 ? n - 1 : 0];
-      if (n == kWidth || (left < suspect ? dropped : left) <= tol2) {
-        wanted_ = n;
-        least_ = v;
-      }
-      left = fmaf(v, v, left);
-      dropped = fmaf(v, v, dropped);
-    }
-    least_ = wanted_ > 0 ? fmaxf(least_, kAboveZero) : __uint_as_float(0x7fffffffu);
-    const int count = count_large();
-    if (count > wanted_) return true;
-    wanted_ = count;
-    return false;
-  }
-
-  KRONLEARN_DEVICE int count_large() const {
-    int count = 0;
-#pragma unroll
-    for (int p = 0; p < kSize; ++p) count += magnitude(p) >= least_;
-    return count;
-  }
-
-  // Of more than are wanted, leaves out the last ones among those of the smallest magnitude.
-  KRONLEARN_DEVICE void drop_ties() {
-    int equal = wanted_;
-#pragma unroll
-    for (int p = 0; p < kSize; ++p) equal -= magnitude(p) > least_;
-#pragma unroll
-    for (int p = 0; p < kSize; ++p) {
-      const bool ties = magnitude(p) == least_;
-      if (ties && equal <= 0) {
-        dropped_ = fmaf(least_, least_, dropped_);
-        alpha[p / 8][p % 8] = 0;
-      }
-      equal -= ties;
-    }
-  }
-
-  float least_;  // of those that are kept
-  float dropped_;  // Σ α² of the others
-  int wanted_;
+  double energy_ = 0, residual2_ = 0;
+  int64 nonzeros_ = 0;
 };
 
 // Shared memory: counts, samples, codes and sums. Codes on their way out take the place of those that are

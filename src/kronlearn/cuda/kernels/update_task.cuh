@@ -4,13 +4,6 @@
 
 #include "partials.cuh"
 
-#if !defined(KRONLEARN_M)
-#define KRONLEARN_M 8
-#endif
-#if !defined(KRONLEARN_N)
-#define KRONLEARN_N 8
-#endif
-
 namespace kronlearn::update {
 
 constexpr int kM = KRONLEARN_M, kN = KRONLEARN_N;

@@ -269,17 +269,6 @@ KRONLEARN_DEVICE Memory& memory() {
   return *reinterpret_cast<Memory*>(bytes);
 }
 
-// Makes the tables of the factors that stand at their beginning, as an update would.
-KRONLEARN_DEVICE void tabulate_factors(const Update& u) {
-  const Updater updater(u, memory());
-  updater.begin(Before(u));
-  __syncthreads();
-  for (int mode = 0; mode < 2; ++mode) {
-    updater.write_tables(mode);
-    __syncthreads();
-  }
-}
-
 // Adds up what blocks have left, with counts if they have coded; true in the last block, which is to go on.
 KRONLEARN_DEVICE bool add_up(const Update& u, int numbers, bool of_coding) {
   const Partials partials{u.partial, of_coding ? u.partial_counts : nullptr, u.rows, u.factor, nullptr,
@@ -289,3 +278,18 @@ KRONLEARN_DEVICE bool add_up(const Update& u, int numbers, bool of_coding) {
 }
 
 }  // namespace kronlearn::update
+
+// Makes the tables of the factors at the beginning of double_tables. For a single block.
+KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) tabulate(kronlearn::update::Update u) {
+  using namespace kronlearn::update;
+  const Updater updater(u, memory());
+  updater.begin(Before(u));
+  __syncthreads();
+  for (int mode = 0; mode < 2; ++mode) {
+    updater.write_tables(mode);
+    __syncthreads();
+  }
+}
+
+// Bytes of dynamic shared memory of all kernels.
+KRONLEARN_KERNEL void update_needs(int* bytes) { *bytes = int(sizeof(kronlearn::update::Memory)); }
