@@ -1,4 +1,4 @@
-// Patches of an image, as they have become, are added up.
+// Adds the coded patches of an image to its pixels, or averages them.
 #include "coding_task.cuh"
 
 namespace kronlearn {

@@ -1,6 +1,6 @@
 // Codes patches of an image. Compiled with the type of the arithmetic (KRONLEARN_T), with or without weights of
-// pixels (KRONLEARN_WEIGHTED), and for patches of any shape (KRONLEARN_N=0) or of 8 × 8 pixels and that many atoms a
-// side: a call needs one or two of these.
+// the pixels (KRONLEARN_WEIGHTED), and for patches of any shape (KRONLEARN_N=0) or for KRONLEARN_N ×
+// KRONLEARN_N atoms and 8 × 8 pixels.
 #include "coder.cuh"
 #include "coding_task.cuh"
 
@@ -11,19 +11,20 @@ constexpr int kN = KRONLEARN_N;
 constexpr bool kWeights = KRONLEARN_WEIGHTED;
 // Teams of a block.
 constexpr int kTeams = 4;
-// Blocks that should fit on a multiprocessor: threads that code a patch of a specialised shape need few registers.
+// Blocks that should fit on a multiprocessor: threads that code patches of a specialised shape need few
+// registers.
 constexpr int kBlocks = kN > 0 ? 6 : 1;
 
-// Pixels are stored in single precision.
+// Codes the patches of a task. Pixels are stored in single precision.
 class PatchCoder {
  public:
   KRONLEARN_DEVICE PatchCoder(Team team, const CodingTask& task, const T* tables, Arena<T>& arena)
       : task_(task), coder_(team, task.shape, tables, task.method, task.width, arena) {}
 
-  // Codes patch k of those that are asked for.
+  // Codes patch k of the task.
   KRONLEARN_DEVICE void run(int64 k) {
     load(task_.grid.offset(task_.patches.first + k));
-    // Of a patch of which less is known, less may remain.
+    // The residual may be as large per known pixel as in a complete patch.
     const float tol = kWeights ? float(task_.tol) * sqrt(known_) : float(task_.tol);
     if (coder_.run(T(tol)) && task_.doubtful) {
       if (coder_.team.lane == 0) task_.doubtful[take_ticket(task_.doubtful_count)] = int(k);
@@ -34,8 +35,8 @@ class PatchCoder {
   }
 
  private:
-  // Takes out a patch, without its mean (of what is known of it). The mean is added up in the order that
-  // native/images/image.cpp has: patches of a constant image are then zero, or not, on both.
+  // Loads a patch and subtracts the mean of its known pixels. The mean is summed in the order of
+  // native/images/image.cpp, so that patches of a constant image are exactly zero here if they are there.
   KRONLEARN_DEVICE void load(int64 offset) {
     const Team& team = coder_.team;
     const int features = coder_.features();
@@ -99,10 +100,10 @@ class PatchCoder {
   float mean_, importance_, known_;
 };
 
-// Bytes of scratch that a team has in the memory of a multiprocessor.
+// Bytes of scratch that a team has in shared memory.
 constexpr int kNearBytes = 8192;
 
-// Whether so much scratch is there, and not in the memory of the GPU.
+// Whether a team's scratch fits into shared memory; otherwise it is in the memory of the GPU.
 KRONLEARN_DEVICE bool is_near(int64 size) {
   return Team::kSize > 1 && size * int64(sizeof(T)) <= kNearBytes;
 }

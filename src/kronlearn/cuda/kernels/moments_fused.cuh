@@ -1,10 +1,10 @@
-// What the fused kernels share: 8 × 8 atoms, samples of 8 × 8 in single precision. A block takes 128 samples
-// at a time, a tile; it codes them and adds up S_xx = Σ x xᵀ and S_xy = Σ x yᵀ on the tensor cores at once,
-// so that codes need not be written where only the sums are wanted.
+// Functions for kernels that code samples and sum them in the same pass: 8 × 8 atoms, samples of 8 × 8 in
+// single precision. A block processes a tile of 128 samples at a time. It codes them and adds up S_xx = Σ x xᵀ
+// and S_xy = Σ x yᵀ on the tensor cores at once, so that codes are not written if only the sums are wanted.
 //
-// The host gives samples aligned to 16 bytes, as many threads and as much dynamic shared memory per block as
-// fused_needs says, and a grid of no more blocks than tiles; sums have the same bits whenever the grid is the
-// same. Weights and lists are not looked at.
+// The host passes samples aligned to 16 bytes, launches blocks with as many threads and as much dynamic shared
+// memory as fused_needs reports, and no more blocks than tiles. For the same grid, sums have the same bits.
+// Weights and lists of samples are not supported.
 #pragma once
 
 #include "precision.hpp"
@@ -13,20 +13,20 @@
 
 namespace kronlearn {
 
-// Shared memory of half a multiprocessor: two blocks share one.
+// The shared memory of a block if two blocks share a multiprocessor.
 constexpr int kSharedOfBlock = 113 * 1024;
 
-// ---------------------------------------------------------------- small pieces
+// ---------------------------------------------------------------- samples
 
-// Makes a sample zero.
+// Sets a sample to zero.
 KRONLEARN_DEVICE void clear_row(float* row) {
 #pragma unroll
   for (int e = 0; e < kSize; e += 4) *reinterpret_cast<float4*>(row + e) = make_float4(0, 0, 0, 0);
 }
 
-// ---------------------------------------------------------------- samples
+// ---------------------------------------------------------------- coding
 
-// Whether so little energy is the sum of squares that single precision cannot hold.
+// Whether the energy is too small for single precision to sum squares, but not exactly zero.
 KRONLEARN_DEVICE bool underflows(const float* y, float energy) {
   if (!(energy < kSmallestEnergy)) return false;
   bool any = false;
@@ -35,18 +35,18 @@ KRONLEARN_DEVICE bool underflows(const float* y, float energy) {
   return any;
 }
 
-// What becomes of a sample.
+// The state of a sample.
 struct Outcome {
   bool exists;
-  bool good;      // it is finite
-  bool doubtful;  // it is left to double precision
+  bool good;      // the sample is finite
+  bool doubtful;  // it has to be coded in double precision
   float energy;
 
-  // Its code is in the sums.
+  // Whether its code is in the sums.
   KRONLEARN_DEVICE bool counted() const { return exists && good && !doubtful; }
 };
 
-// All but the code itself.
+// Writes everything but the code itself.
 KRONLEARN_DEVICE void report(const Task<float>& task, int64 k, const Outcome& sample, int nonzeros,
                              float residual2) {
   if (!sample.exists) return;
@@ -59,8 +59,8 @@ KRONLEARN_DEVICE void report(const Task<float>& task, int64 k, const Outcome& sa
   }
 }
 
-// The squared norm that what is left of a new atom must have. Where nobody asks which samples are doubtful, a
-// pursuit stops before an atom that single precision cannot be trusted with: the shorter code is valid, too.
+// The least squared norm that an atom must have after orthogonalisation. If doubtful samples are not listed, a
+// pursuit stops before an atom for which single precision cannot be trusted: the shorter code is valid, too.
 KRONLEARN_DEVICE float least_norm2(const Task<float>& task) {
   return task.doubtful ? kSmallestNorm2<float> * 0.5f : kTrustedNorm2;
 }
@@ -70,7 +70,7 @@ KRONLEARN_DEVICE float target2(const Task<float>& task, int64 k, bool exists) {
   return tol < 0.0f ? -1.0f : tol * tol;
 }
 
-// What is counted of coded samples.
+// The counts of a pass.
 enum Count { kEnergy, kResidual2, kCodes2, kNonzeros, kCounts };
 
 }  // namespace kronlearn

@@ -1,11 +1,11 @@
-// Finds the patches of 8 × 8 pixels in single precision that need no atom.
+// Settles the patches of 8 × 8 pixels that need no atom, in single precision.
 #include "coding_task.cuh"
 #include "precision.hpp"
 
 namespace kronlearn {
 
-// Settles patches that need no atom: those within their target as they are, and those that are not finite.
-// The others are put on the list of doubtful ones. A thread looks at one patch, a team writes what it found.
+// Settles patches that are within their target without any atom, and those that are not finite, and lists the
+// others as doubtful. A thread looks at one patch; a team writes the results.
 KRONLEARN_DEVICE void screen_patches(const CodingTask& task) {
   constexpr int kSide = 8, kPixels = kSide * kSide;
   const Team team;
@@ -17,7 +17,7 @@ KRONLEARN_DEVICE void screen_patches(const CodingTask& task) {
     const float* first = task.image + task.grid.offset(task.patches.first + k);
     float sum = 0, energy = 0;
     bool any = false;
-    // The order of PatchCoder::load().
+    // The same order as in PatchCoder::load().
     for (int i = 0; i < kSide; ++i)
 #pragma unroll
       for (int j = 0; j < kSide; ++j) sum += first[i * row + j];

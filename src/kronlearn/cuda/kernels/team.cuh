@@ -1,10 +1,9 @@
-// A team: the threads that code one sample together, a warp. Where kernels are tested without a GPU, a team may
-// have a single thread, which takes less time.
+// A team: the warp that codes one sample. To save time, a team has a single thread in some tests without a GPU.
 #pragma once
 
 #define KRONLEARN_DEVICE __device__ __forceinline__
 #define KRONLEARN_KERNEL extern "C" __global__
-// A struct that a kernel reads from where its arguments are, instead of from a copy.
+// A struct that a kernel reads directly from its arguments, without a copy.
 #define KRONLEARN_ARGUMENT const __grid_constant__
 #if !defined(KRONLEARN_LANES)
 #define KRONLEARN_LANES 32
@@ -71,7 +70,7 @@ KRONLEARN_DEVICE unsigned least_of_warp(unsigned x) {
 
 // ---------------------------------------------------------------- teams
 
-// The larger value, of equal ones the one of the lower number; −1 is no number.
+// The largest value so far and its number, of equal values the lowest; −1 for none.
 template <class T>
 struct Best {
   T value;
@@ -90,10 +89,10 @@ struct Team {
   static constexpr int kSize = KRONLEARN_LANES;
   int lane = threadIdx.x % kSize;
 
-  // What one thread has written before, others read after.
+  // After it, all threads see what each of them has written before.
   KRONLEARN_DEVICE void sync() const { __syncwarp(); }
 
-  // The same bits in every thread.
+  // The sum over the team, with the same bits in every thread.
   template <class T>
   KRONLEARN_DEVICE T sum(T x) const {
     for (int o = kSize / 2; o > 0; o /= 2) x += __shfl_xor_sync(kWholeWarp, x, o);
@@ -115,7 +114,7 @@ KRONLEARN_DEVICE int64 first_team() {
   return int64(blockIdx.x) * (blockDim.x / Team::kSize) + threadIdx.x / Team::kSize;
 }
 KRONLEARN_DEVICE int64 n_teams() { return int64(gridDim.x) * (blockDim.x / Team::kSize); }
-// Σ x y of so many numbers; the same bits in every thread.
+// The dot product of `count` numbers, with the same bits in every thread.
 template <class T>
 KRONLEARN_DEVICE T dot(const Team& team, int count, const T* x, const T* y) {
   T sum = 0;

@@ -8,12 +8,12 @@ namespace kronlearn {
 
 constexpr int kWidth = KRONLEARN_WIDTH;
 static_assert(1 <= kWidth && kWidth <= 16);
-// Sorting networks take powers of two; one number more than is kept tells what follows.
+// Sorting networks need powers of two. One number more than is kept tells what follows.
 constexpr int kList = kWidth < 2 ? 2 : kWidth < 4 ? 4 : kWidth < 8 ? 8 : 16;
-// CuPy compiles with numbers below this flushed to zero: they are not above it.
+// The smallest normal number: CuPy compiles with smaller ones flushed to zero.
 constexpr float kAboveZero = 1.1754944e-38f;
 
-// Zero in alpha remains of all but the largest correlations. All are multiplied by the task's scale.
+// Keeps the largest correlations in alpha and sets the others to zero. All are multiplied by the task's scale.
 class Threshold {
  public:
   float alpha[8][8];
@@ -21,7 +21,7 @@ class Threshold {
   KRONLEARN_DEVICE void apply(float energy, float tol2, bool counted) {
     wanted_ = 0;
     dropped_ = 0;
-    least_ = __uint_as_float(0x7fffffffu);  // no number is as large as NaN
+    least_ = __uint_as_float(0x7fffffffu);  // above all numbers
     bool ties = false;
     if (counted) {
       if (tol2 >= 0.0f)
@@ -47,9 +47,9 @@ class Threshold {
  private:
   KRONLEARN_DEVICE float magnitude(int p) const { return fabsf(alpha[p / 8][p % 8]); }
 
-  // The smallest number that rounds to the kWidth-th largest magnitude in half precision; whether no more
-  // than kWidth magnitudes are as large. The two lists have the atoms (i, j) with even and with odd i + j:
-  // these seldom are all of the largest.
+  // Finds the smallest number that rounds to the kWidth-th largest magnitude in half precision; returns whether
+  // no more than kWidth magnitudes are as large. The two lists are of atoms (i, j) with even and with odd i +
+  // j, because it is rare that one of these has all of the largest.
   KRONLEARN_DEVICE bool find_least() {
     Halves lists[kList];
     find_largest<kSize / 2>(lists, [&](int q) {
@@ -63,13 +63,13 @@ class Threshold {
       return false;
     }
     const float middle = 0.5f * (from_half(Half(found.last)) + from_half(Half(found.last - 1)));
-    // The middle of two halves is rounded to the even one.
+    // The middle between two halves is rounded to the even one.
     least_ = __uint_as_float(__float_as_uint(middle) + found.last % 2);
     return found.clear;
   }
 
-  // Raises least until no more than kWidth magnitudes are as large. True if these are fewer, for several are
-  // the next: least is those then.
+  // Raises least_ until no more than kWidth magnitudes are as large. If ties then leave fewer than kWidth, sets
+  // least_ to the tied magnitude and returns true.
   KRONLEARN_DEVICE bool decide() {
     float raised = 0;
     for (;;) {
@@ -94,7 +94,8 @@ class Threshold {
     return true;
   }
 
-  // The fewest correlations that leave an error of no more than tol2. True if more than these are as large.
+  // Finds the fewest correlations that leave an error of at most tol2. Returns true if more than these are as
+  // large.
   KRONLEARN_DEVICE bool reach(float energy, float tol2) {
     float largest[kList];
     find_largest<kSize>(largest, [&](int p) { return magnitude(p); });
@@ -106,7 +107,8 @@ class Threshold {
       dropped = fmaf(below, below, dropped);
     }
     dropped = fmaf(float(count_large() - kWidth) * least_, least_, dropped);
-    // What the largest leave of the energy, as long as that is not all rounding; what is dropped otherwise.
+    // The error is the energy minus the squares of the largest, unless that is mostly rounding; then it is the
+    // sum of the dropped squares.
     float left = energy;
 #pragma unroll
     for (int n = 0; n < kWidth; ++n) left = fmaf(-largest[n], largest[n], left);
@@ -135,7 +137,7 @@ class Threshold {
     return count;
   }
 
-  // Of more than are wanted, leaves out the last ones among those of the smallest magnitude.
+  // Drops the last ones among those of the smallest magnitude, if there are more than wanted.
   KRONLEARN_DEVICE void drop_ties() {
     int equal = wanted_;
 #pragma unroll
@@ -151,7 +153,7 @@ class Threshold {
     }
   }
 
-  float least_;  // of those that are kept
+  float least_;  // magnitude that is kept
   float dropped_;  // Σ α² of the others
   int wanted_;
 };
