@@ -1,10 +1,10 @@
-// Runs CUDA kernels on a processor, to test them where there is no GPU.
+// Runs CUDA kernels on a processor, to test them without a GPU.
 //
-// Included before a .cu file, it gives g++ what nvcc provides by itself. The CUDA threads of a block are
-// fibers that take turns at barriers, and blocks run one after the other; with -fsanitize=thread (and
-// -std=c++20) they are threads, so that a missing __syncthreads is a race that is seen. What threads exchange goes through
-// barriers; shared memory starts as NaN in every block; asynchronous copies happen when they are waited for,
-// not before. All 32 lanes of a warp must take part in whatever a warp does together. One launch at a time.
+// Included before a .cu file, this header defines for g++ what nvcc provides. The CUDA threads of a block are
+// fibers that take turns at barriers, and blocks run one after the other. With -fsanitize=thread (and -std=c++20)
+// they are real threads, so that a missing __syncthreads is reported as a race. Threads exchange values through
+// barriers; shared memory starts as NaN in every block; asynchronous copies are made only when they are waited
+// for. All 32 lanes of a warp must take part in warp-wide operations. Only one launch may run at a time.
 #pragma once
 
 #include <atomic>
@@ -43,19 +43,19 @@
 
 namespace emulation {
 
-// A warp of a single lane is quick to emulate.
+// A warp of a single lane is emulated quickly.
 #if !defined(KRONLEARN_LANES)
 #define KRONLEARN_LANES 32
 #endif
 constexpr int kLanes = KRONLEARN_LANES;
 
 #if !defined(__SANITIZE_THREAD__)
-// Lets the other fibers run.
+// Yields to the other fibers.
 void let_others_run();
 inline bool something_happened = false;
 #endif
 
-// All of a fixed number of threads wait for each other, again and again.
+// A reusable barrier for a fixed number of threads.
 class Barrier {
  public:
   explicit Barrier(int threads) : threads_(threads) {}
@@ -84,8 +84,8 @@ class Barrier {
   std::atomic<unsigned> round_{0};
 };
 
-// What the lanes of a warp have put out for each other. There are two sets that take turns: when a lane
-// writes to one again, all have passed the barrier of the other, and are done with reading.
+// The values that the lanes of a warp exchange. Two sets of slots alternate: before a lane writes to one again,
+// all lanes have passed the barrier of the other, and have finished reading.
 struct Warp {
   struct alignas(16) Slot {
     unsigned char bytes[32];
@@ -99,7 +99,7 @@ struct Block {
       : barrier(threads),
         warps(std::make_unique<Warp[]>((threads + kLanes - 1) / kLanes)),
         shared_bytes(shared_bytes),
-        // Of just this size, for -fsanitize=address to see what lies beyond.
+        // Exactly this size, so that -fsanitize=address reports accesses beyond it.
         shared(static_cast<unsigned char*>(operator new(shared_bytes, std::align_val_t(128)))) {}
   ~Block() { operator delete(shared, std::align_val_t(128)); }
 
@@ -141,7 +141,7 @@ namespace emulation {
 
 inline int lane() { return int(threadIdx.x % kLanes); }
 
-// Puts out a value; after that, taken() reads the value of any lane.
+// Publishes a value of this lane; afterwards, taken() returns that of any lane.
 template <class T>
 void put(const T& value) {
   static_assert(sizeof(T) <= sizeof(Warp::Slot));
@@ -173,7 +173,7 @@ inline void copy_async(void* to, const void* from, size_t bytes) {
 
 inline void commit_copies() { ++group; }
 
-// Waits for all groups of copies but the latest ones.
+// Waits for all groups of copies except the latest ones.
 inline void wait_for_copies(int latest) {
   std::vector<Copy> later;
   for (const Copy& c : copies) {
@@ -214,7 +214,7 @@ struct Fiber {
   std::vector<Copy> copies;
   bool done = false;
 
-  // What belongs to the fiber takes the place of what belongs to another, or leaves it.
+  // Swaps the fiber's state with the global one.
   void exchange() {
     std::swap(thread, threadIdx);
     std::swap(side, emulation::side);
@@ -236,8 +236,8 @@ inline void let_others_run() {
   fiber.exchange();
 }
 
-// Goes on with a fiber until it lets others run. Jumps are quicker than changes of context, which ask the
-// system for masks of signals.
+// Resumes a fiber until it yields. Jumps are faster than swapcontext, which makes a system call for the signal
+// mask.
 inline void go_on(Fiber& fiber, bool begins) {
   if (_setjmp(home)) return;
   if (!begins) _longjmp(fiber.place, 1);
@@ -270,14 +270,14 @@ void run_together(unsigned threads, const Run& run) {
         go_on(fibers[running], begins);
         left -= fibers[running].done;
       }
-    if (!something_happened) fail("threads wait for each other in vain");
+    if (!something_happened) fail("all threads wait for each other");
   }
   fibers.clear();
 }
 
 #endif
 
-// Runs kernel(args...) in all threads of a grid; a kernel's barriers need whole warps.
+// Runs a kernel in all threads of a grid. Kernels with barriers need whole warps.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), unsigned grid, unsigned threads, size_t shared_bytes,
             Arguments... arguments) {
@@ -285,7 +285,7 @@ void launch(void (*kernel)(Parameters...), unsigned grid, unsigned threads, size
   block = &shared;
   const auto run = [&](unsigned thread) {
 #if defined(__SSE2__)
-    // CuPy compiles with subnormal numbers flushed to zero, coming and going.
+    // CuPy compiles with subnormal inputs and results flushed to zero.
     const unsigned before = _mm_getcsr();
     _mm_setcsr(before | 0x8040);
 #endif
@@ -350,7 +350,7 @@ T atomicMin(T* to, T value) {
   return old;
 }
 #else
-// Fibers take turns at barriers only.
+// Fibers yield only at barriers.
 template <class T>
 T atomicAdd(T* to, T value) {
   const T old = *to;
@@ -423,7 +423,7 @@ T min(T a, T b) {
 using std::fabs;
 using std::sqrt;
 
-// What kernels have in instructions.cuh.
+// The functions of instructions.cuh.
 #define KRONLEARN_SHARED_MEMORY(name) unsigned char* const name = emulation::block->shared
 
 namespace kronlearn {

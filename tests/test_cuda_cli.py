@@ -1,4 +1,4 @@
-"""The command line on a GPU: a real one if there is one, emulated always."""
+"""The command line on a GPU, tested emulated and, if there is one, on a real one."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def test_learning_on_a_gpu_ends_as_on_the_processor(on_gpu: Any) -> None:
 def test_images_are_restored_on_a_gpu_as_on_the_processor(on_gpu: Any, command: list[str]) -> None:
     expected = found_by(*command, "--patch", "4x4")["scores"]["after"]["psnr"]
     found = found_by(*command, "--patch", "4x4", "--device", "cuda")["scores"]["after"]["psnr"]
-    # In so small an image a patch that is coded with another atom counts.
+    # In such a small image, a single patch with another atom matters.
     assert abs(found - expected) < 0.5
 
 
-def test_cubes_are_worked_on_by_a_gpu_as_by_the_processor(on_gpu: Any) -> None:
+def test_cubes_are_processed_by_a_gpu_as_by_the_processor(on_gpu: Any) -> None:
     learn = [*COMMANDS[3], "--patch", "4x4", "--max-iter", "3", "--seed", "0"]
     expected = found_by(*learn)["rmse"]
     np.testing.assert_allclose(found_by(*learn, "--device", "cuda")["rmse"], expected, rtol=1e-2)
@@ -102,14 +102,14 @@ def test_cubes_are_worked_on_by_a_gpu_as_by_the_processor(on_gpu: Any) -> None:
     np.testing.assert_allclose(np.load("out.npy"), expected, rtol=0, atol=0.5)
 
 
-def test_it_is_told_once_that_kernels_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preparing_kernels_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def noisy_gpu() -> None:
         logging.getLogger("kronlearn.cuda.device").info("Compiling.")
 
     monkeypatch.setattr("kronlearn.cuda.device._current", noisy_gpu)
     for options, told in (([], 1), (["--quiet"], 0), (["--json"], 0)):
         for _ in range(2):
-            # There is no such GPU to learn on in the end.
+            # The command fails in the end, because the GPU is None.
             result = run("learn", "patches.npy", "--device", "cuda", *options)
             assert result.stderr.count("Preparing kernels") == told
 
@@ -118,7 +118,7 @@ def test_the_benchmark_of_a_gpu_measures_learning_and_coding(
     on_gpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if isinstance(on_gpu, EmulatedGpu):
-        # Emulated, the kernels of whole iterations take minutes; this shape has none.
+        # Emulated, whole iterations take minutes; this shape has no kernels for them.
         monkeypatch.setattr(gpu, "CASES", {"D": gpu.Case(9216, 4, 6, 3)})
         monkeypatch.setattr(gpu, "_gpu_name", lambda: "this GPU")
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
@@ -136,14 +136,14 @@ def test_the_benchmark_of_a_gpu_measures_learning_and_coding(
     assert "batched-omp is not installed" in shown
 
 
-def test_the_benchmark_of_a_gpu_refuses_a_case_that_there_is_not() -> None:
+def test_an_unknown_case_of_the_gpu_benchmark_is_an_error() -> None:
     result = run("bench", "gpu", "--case", "Z")
     assert result.exit_code == 2
     assert "--case: Z is not a case; choose one of A to I." in result.stderr
 
 
 @pytest.mark.parametrize("problem", [ImportError("no triton"), OSError("no libcudart")])
-def test_what_is_half_installed_is_left_out(
+def test_a_competitor_that_cannot_be_imported_is_left_out(
     monkeypatch: pytest.MonkeyPatch, problem: Exception
 ) -> None:
     def fails(name: str) -> None:
@@ -154,7 +154,9 @@ def test_what_is_half_installed_is_left_out(
     assert gpu.competitor() == (None, f"cannot be imported ({problem})")
 
 
-def test_coding_is_compared_with_batched_omp_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coding_is_compared_with_batched_omp_if_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     coded = []
 
     def run_omp(atoms: Any, samples: Any, n_nonzero_coefs: int, **options: Any) -> None:

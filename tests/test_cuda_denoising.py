@@ -1,4 +1,4 @@
-"""Images that lie on a GPU are denoised, on a real one and emulated on the processor."""
+"""Denoising of images on a GPU, tested emulated on the processor and on a real one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_images_on_the_gpu_are_denoised_there_as_on_the_processor(
     assert there.dtype == found.dtype == dtype
     np.testing.assert_array_equal(on_gpu.download(there), found)
     difference = np.abs(found.astype(np.float64) - kl.images.denoise(image, 15.0, **options))
-    # In single precision near ties may go the other way.
+    # In single precision, near ties may be decided differently.
     assert np.quantile(difference, 0.9) <= (1 if np.dtype(dtype).kind in "iu" else 0.2)
     assert difference.max() < 5
 
@@ -107,7 +107,7 @@ def test_pixels_of_any_kind_become_planes_and_back(gpu, rng, kind, teams):
 
 
 def patterned(rng: Any, what: str) -> Any:
-    """Images whose noise is to be found."""
+    """Images for which the noise is estimated."""
     if what == "noisy":
         return noisy_picture(rng, (44, 34), np.float32)
     if what == "cut off":
@@ -122,7 +122,7 @@ def patterned(rng: Any, what: str) -> Any:
 @pytest.mark.parametrize(
     "what", ["noisy", "cut off", "many ties", "hardly any patches", "constant"]
 )
-def test_the_noise_of_images_on_the_gpu_is_that_of_others(on_gpu, rng, what):
+def test_the_noise_of_images_on_the_gpu_is_estimated_as_on_the_processor(on_gpu, rng, what):
     image = patterned(rng, what)
     expected = kl.images.estimate_sigma(image)
     found = kl.images.estimate_sigma(on_gpu.upload(image))

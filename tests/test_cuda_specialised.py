@@ -124,7 +124,7 @@ def test_atoms_that_are_nearly_the_same_are_left_to_double_or_left_out(rng, case
         assert (run.residual2[[0, 2]] > 3).all()
 
 
-def test_thresholds_leave_to_double_precision_what_halves_cannot_hold(rng):
+def test_thresholds_leave_samples_that_halves_cannot_hold_to_double_precision(rng):
     Y = rng.standard_normal((140, 8, 8)).astype(np.float32)
     Y[[5, 130]] *= 1e4
     run = Run(FEW, Y, orthonormal_factors(rng), scale=256.0)
@@ -180,7 +180,7 @@ def test_of_duplicate_atoms_only_the_first_is_used_and_none_that_is_zero(rng, ca
 
 
 @pytest.mark.parametrize("case", [slow(8, 8, 1, "threshold"), FEW, MOST], ids=str)
-def test_thresholds_tell_apart_what_is_equal_in_half_precision(rng, case):
+def test_thresholds_distinguish_magnitudes_that_are_equal_in_half_precision(rng, case):
     width = case[2]
     Y = (1.0 + 1e-5 * rng.integers(0, 40, (60, 8, 8))) * rng.choice([-1.0, 1.0], (60, 8, 8))
     Y[::3] *= rng.uniform(0.5, 1.5, (20, 8, 8))
@@ -196,7 +196,7 @@ def test_thresholds_tell_apart_what_is_equal_in_half_precision(rng, case):
 
 
 @pytest.mark.parametrize("case", [FEW, SMALL], ids=str)
-def test_nothing_is_done_once_an_iteration_went_wrong(rng, case):
+def test_kernels_do_nothing_after_a_failed_iteration(rng, case):
     factors = general_factors(rng, case)
     run = Run(case, all_kinds(rng, factors, 13), factors, stopped=True)
     assert np.isnan(run.partial).all()

@@ -1,4 +1,4 @@
-"""Structs that NumPy fills and kernels read: every field is where both expect it."""
+"""The structs that host code fills have the same layout in NumPy and in the kernels."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ STRUCTS = {
     "PixelTask": ("pixels.cu", structs.PIXEL_TASK),
     "NoiseTask": ("noise.cu", structs.NOISE_TASK),
 }
-#: Fields that are in a struct within the struct.
+#: Fields of a struct within the struct.
 WITHIN = {("CodingTask", name): "patches." for name in ("first", "count", "values", "weights")}
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is at hand")
 @pytest.mark.parametrize("struct", STRUCTS)
-def test_numpy_and_kernels_agree_where_fields_are(struct):
+def test_numpy_and_kernels_agree_on_the_offsets_of_fields(struct):
     file, dtype = STRUCTS[struct]
     checks = [f"static_assert(sizeof(X) == {dtype.itemsize});"]
     for name, (kind, offset, *_) in dtype.fields.items():

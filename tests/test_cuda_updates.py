@@ -27,13 +27,13 @@ def dictionary_of(rng: np.random.Generator, m: int, n: int) -> kl.KroneckerDicti
 
 
 def samples_of(rng: np.random.Generator, m: int, count: int) -> ArraySource:
-    """Samples whose rows differ threefold in size."""
+    """Samples whose first rows are three times as large as their last ones."""
     Y = rng.standard_normal((count, m, m)) * np.logspace(0, -0.5, m)[:, None]
     return ArraySource(Y, (m, m))
 
 
 def give(update: DeviceUpdate, sums: list[np.ndarray], found: PassSums) -> None:
-    """Pass sums in double precision as those of three blocks in single precision."""
+    """Set sums in double precision, as those of three blocks in single precision."""
     gpu = update.gpu
     counts = [found.energy, found.residual, found.code_energy, float(found.nonzeros)]
     update.partial_counts[1] = gpu.upload(np.array(counts))
@@ -95,7 +95,7 @@ def assert_made(made: IterationResult, expected: Any, found: PassSums) -> None:
 
 
 def assert_tables(gpu: Any, update: DeviceUpdate, expected: Any) -> None:
-    """The tables are those of the new dictionary."""
+    """The tables belong to the new dictionary."""
     numbers = Tables.of(expected.factors).numbers
     np.testing.assert_allclose(gpu.download(update.double_tables), numbers, rtol=0, atol=1e-9)
     np.testing.assert_allclose(gpu.download(update.single_tables), numbers, rtol=0, atol=1e-6)

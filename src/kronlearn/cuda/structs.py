@@ -40,105 +40,89 @@ METHODS = {"omp": 0, "ols": 1, "threshold": 2}
 #: Initial value of ``Task::first_bad``: every sample so far is finite.
 NO_SAMPLE = np.iinfo(np.int64).max
 
-_Fields = list[tuple[Any, ...]]
+_INT, _INT64, _FLOAT, _DOUBLE = np.int32, np.int64, np.float32, np.float64
+# Fields that :func:`set_fields` gives the addresses of arrays.
+_POINTER = np.uint64
 
 
-def _struct(*fields: _Fields) -> np.dtype[Any]:
-    return np.dtype([field for some in fields for field in some], align=True)
+def _struct(*fields: tuple[Any, str]) -> np.dtype[Any]:
+    """A dtype of fields, from pairs of a type and the names of consecutive fields."""
+    return np.dtype([(name, kind) for kind, names in fields for name in names.split()], align=True)
 
 
-def _ints(names: str) -> _Fields:
-    return [(name, np.int32) for name in names.split()]
-
-
-def _int64s(names: str) -> _Fields:
-    return [(name, np.int64) for name in names.split()]
-
-
-def _doubles(names: str) -> _Fields:
-    return [(name, np.float64) for name in names.split()]
-
-
-def _pointers(names: str) -> _Fields:
-    """Fields that :func:`set_fields` gives the addresses of arrays."""
-    return [(name, np.uint64) for name in names.split()]
-
-
-SHAPE = _struct(
-    _ints("n_modes m1 n1 m2 n2"), [("m", np.int32, MOST_MODES), ("n", np.int32, MOST_MODES)]
-)
+SHAPE = _struct((_INT, "n_modes m1 n1 m2 n2"), ((_INT, MOST_MODES), "m n"))
 
 TASK = _struct(
-    [("shape", SHAPE)],
-    _ints("method width"),
-    _int64s("first count"),
-    _doubles("tol scale"),
-    _pointers("samples weights tols norms1 norms2 list list_count doubtful doubtful_count"),
-    _pointers("index value nonzeros residual2 first_bad stopped scratch"),
-    _int64s("scratch_size"),
+    (SHAPE, "shape"),
+    (_INT, "method width"),
+    (_INT64, "first count"),
+    (_DOUBLE, "tol scale"),
+    (_POINTER, "samples weights tols norms1 norms2 list list_count doubtful doubtful_count"),
+    (_POINTER, "index value nonzeros residual2 first_bad stopped scratch"),
+    (_INT64, "scratch_size"),
 )
 
 BLOCK_TASK = _struct(
-    [("shape", SHAPE)],
-    _ints("kind mode width has_residuals"),
-    _int64s("count block_size part_size numbers"),
-    _pointers("samples value residual2 index nonzeros factors sums scratch rows"),
+    (SHAPE, "shape"),
+    (_INT, "kind mode width has_residuals"),
+    (_INT64, "count block_size part_size numbers"),
+    (_POINTER, "samples value residual2 index nonzeros factors sums scratch rows"),
 )
 
 CHUNK_SUMS = _struct(
-    _ints("begins ends numbers rows"),
-    _pointers("partial partial_counts totals total_counts sums counts arrived stopped"),
+    (_INT, "begins ends numbers rows"),
+    (_POINTER, "partial partial_counts totals total_counts sums counts arrived stopped"),
 )
 
 UPDATE = _struct(
-    _ints("orthonormal kept rows"),
-    _doubles("factor"),
-    _pointers("partial partial_counts sums counts single_tables double_tables history"),
-    _pointers("all_factors iteration arrived stopped unscaled"),
+    (_INT, "orthonormal kept rows"),
+    (_DOUBLE, "factor"),
+    (_POINTER, "partial partial_counts sums counts single_tables double_tables history"),
+    (_POINTER, "all_factors iteration arrived stopped unscaled"),
 )
 
 PATCH_GRID = _struct(
-    _ints("n_axes features"),
-    [
-        (name, np.int32, MOST_AXES)
-        for name in ("size", "patch", "stride", "starts", "last", "window", "feature")
-    ],
-    _ints("origin band"),
-    [("step", np.int64, MOST_AXES)],
+    (_INT, "n_axes features"),
+    ((_INT, MOST_AXES), "size patch stride starts last window feature"),
+    (_INT, "origin band"),
+    ((_INT64, MOST_AXES), "step"),
 )
 
 CODING_TASK = _struct(
-    [("shape", SHAPE), ("grid", PATCH_GRID)],
-    _ints("method width favour_sparse"),
-    _doubles("tol"),
-    _int64s("first count"),
-    _pointers("values weights"),
-    _int64s("pixels"),
-    _pointers("image known pixel_offsets numerator denominator average"),
-    _pointers("list list_count doubtful doubtful_count scratch"),
-    _int64s("scratch_size"),
+    (SHAPE, "shape"),
+    (PATCH_GRID, "grid"),
+    (_INT, "method width favour_sparse"),
+    (_DOUBLE, "tol"),
+    (_INT64, "first count"),
+    (_POINTER, "values weights"),
+    (_INT64, "pixels"),
+    (_POINTER, "image known pixel_offsets numerator denominator average"),
+    (_POINTER, "list list_count doubtful doubtful_count scratch"),
+    (_INT64, "scratch_size"),
 )
 
 GROUP_TASK = _struct(
-    [("grid", PATCH_GRID)],
-    _ints("group size planes matched_planes candidates"),
-    _int64s("count pixels"),
-    [("noise", np.float32), ("room", np.int32), ("weight_scale", np.float32)],
-    _pointers("image guide noises matched taper pixel_offsets largest sums weights average"),
+    (PATCH_GRID, "grid"),
+    (_INT, "group size planes matched_planes candidates"),
+    (_INT64, "count pixels"),
+    (_FLOAT, "noise"),
+    (_INT, "room"),
+    (_FLOAT, "weight_scale"),
+    (_POINTER, "image guide noises matched taper pixel_offsets largest sums weights average"),
 )
 
 PIXEL_TASK = _struct(
-    _ints("parts"),
-    _int64s("count"),
-    _doubles("mean scale lowest most"),
-    _pointers("pixels plane found"),
+    (_INT, "parts"),
+    (_INT64, "count"),
+    (_DOUBLE, "mean scale lowest most"),
+    (_POINTER, "pixels plane found"),
 )
 
 NOISE_TASK = _struct(
-    _pointers("pixels factor uses"),
-    _doubles("low high"),
-    _ints("step rows columns stride highs"),
-    _pointers("structure values kept"),
+    (_POINTER, "pixels factor uses"),
+    (_DOUBLE, "low high"),
+    (_INT, "step rows columns stride highs"),
+    (_POINTER, "structure values kept"),
 )
 
 
@@ -155,7 +139,7 @@ def set_fields(gpu: Gpu, struct: NDArray[Any], **values: Any) -> None:
     The struct does not keep the arrays alive.
     """
     for name, value in values.items():
-        if struct.dtype[name] == np.uint64:
+        if struct.dtype[name] == _POINTER:
             struct[name] = 0 if value is None else gpu.address(value)
         else:
             struct[name] = value
