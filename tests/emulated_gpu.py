@@ -31,7 +31,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kronle
 _KEPT_FOR = 30 * 86400
 
 _ENVIRONMENT = dict(os.environ)
-_HEADERS = ("cuda_emulation.hpp", "cuda_matrices.hpp")
+_HEADERS = ("cuda_emulation.hpp", "cuda_functions.hpp", "cuda_matrices.hpp")
 # The kernels break strict aliasing, which CUDA does not assume.
 OPTIONS = ("-std=c++17", "-O1", "-fno-strict-aliasing", "-w", "-fPIC")
 

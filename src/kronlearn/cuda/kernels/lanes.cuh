@@ -5,7 +5,7 @@
 // warp processes tiles of its own.
 #pragma once
 
-#include "moments_fused.cuh"
+#include "outcomes.cuh"
 
 namespace kronlearn::lanes {
 

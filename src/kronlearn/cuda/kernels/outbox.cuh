@@ -2,7 +2,7 @@
 // memory.
 #pragma once
 
-#include "moments_fused.cuh"
+#include "outcomes.cuh"
 
 namespace kronlearn {
 

@@ -228,6 +228,9 @@ using PairOutbox = Outbox<kWidth, kThreads>;
 template <int kA, int kB>
 constexpr int kLarger = kA > kB ? kA : kB;
 
+// The shared memory of a block if two blocks share a multiprocessor.
+constexpr int kSharedOfBlock = 113 * 1024;
+
 // Codes overwrite the first correlations. The outbox overwrites M and, if memory does not suffice for keeping
 // them, so do samples, which are then loaded again.
 struct Memory {

@@ -150,7 +150,7 @@ class TileCoder {
     return group_sum(sum + other);
   }
 
-  // Whether the energy is too small for single precision to sum squares, but not exactly zero.
+  // Whether the sum of squares underflows in single precision: the energy is tiny, but the sample is not zero.
   KRONLEARN_DEVICE bool underflows(float energy) const {
     const bool little = energy < kSmallestEnergy;
     if (!__any_sync(kWholeWarp, little)) return false;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "largest.cuh"
-#include "moments_fused.cuh"
+#include "outcomes.cuh"
 
 namespace kronlearn {
 

@@ -35,6 +35,12 @@ KRONLEARN_DEVICE void load8(const float* p, float (&to)[8]) {
   to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
 }
 
+// Sets a sample to zero.
+KRONLEARN_DEVICE void clear_row(float* row) {
+#pragma unroll
+  for (int e = 0; e < kSize; e += 4) *reinterpret_cast<float4*>(row + e) = make_float4(0, 0, 0, 0);
+}
+
 // Two numbers as two large halves and two small ones, the remainders.
 struct SplitPair {
   unsigned large, small;

@@ -1,10 +1,4 @@
-// Functions for kernels that code samples and sum them in the same pass: 8 × 8 atoms, samples of 8 × 8 in
-// single precision. A block processes a tile of 128 samples at a time. It codes them and adds up S_xx = Σ x xᵀ
-// and S_xy = Σ x yᵀ on the tensor cores at once, so that codes are not written if only the sums are wanted.
-//
-// The host passes samples aligned to 16 bytes, launches blocks with as many threads and as much dynamic shared
-// memory as fused_needs reports, and no more blocks than tiles. For the same grid, sums have the same bits.
-// Weights and lists of samples are not supported.
+// The outcomes of coding samples in single precision, and the rules that specialised kernels share.
 #pragma once
 
 #include "precision.hpp"
@@ -13,20 +7,7 @@
 
 namespace kronlearn {
 
-// The shared memory of a block if two blocks share a multiprocessor.
-constexpr int kSharedOfBlock = 113 * 1024;
-
-// ---------------------------------------------------------------- samples
-
-// Sets a sample to zero.
-KRONLEARN_DEVICE void clear_row(float* row) {
-#pragma unroll
-  for (int e = 0; e < kSize; e += 4) *reinterpret_cast<float4*>(row + e) = make_float4(0, 0, 0, 0);
-}
-
-// ---------------------------------------------------------------- coding
-
-// Whether the energy is too small for single precision to sum squares, but not exactly zero.
+// Whether the sum of squares underflows in single precision: the energy is tiny, but the sample is not zero.
 KRONLEARN_DEVICE bool underflows(const float* y, float energy) {
   if (!(energy < kSmallestEnergy)) return false;
   bool any = false;
