@@ -20,7 +20,7 @@ Case = tuple[int, int, int, str]
 NO_BAD_SAMPLE = 1 << 62
 UNTOUCHED = 99
 GPU = EmulatedGpu()
-# The blocks of a run, and the warps of one with several lanes per sample.
+# The number of blocks of a run, and of warps per block of LaneKernels.
 GRID, WARPS = 2, 2
 
 

@@ -100,7 +100,7 @@ def test_large_images_stay_in_memory(on_gpu, rng):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_codes_and_samples_stay_on_the_gpu(on_gpu, rng, dtype, monkeypatch):
-    # Blocks of a few rows.
+    # Reconstruct in blocks of a few rows.
     monkeypatch.setattr("kronlearn.core.dictionary._BLOCK_NUMBERS", 300)
     factors = reference.random_factors(rng, (5, 4), (6, 7))
     Y = rng.standard_normal((50, 5, 4)).astype(dtype)
