@@ -1,10 +1,10 @@
-// Runs CUDA kernels on a processor, to test them where there is no GPU.
+// Runs CUDA kernels on a processor, to test them without a GPU.
 //
-// Included before a .cu file, it gives g++ what nvcc provides by itself. The CUDA threads of a block are
-// fibers that take turns at barriers, and blocks run one after the other; with -fsanitize=thread (and
-// -std=c++20) they are threads, so that a missing __syncthreads is a race that is seen. What threads exchange goes through
-// barriers; shared memory starts as NaN in every block; asynchronous copies happen when they are waited for,
-// not before. All 32 lanes of a warp must take part in whatever a warp does together. One launch at a time.
+// Included before a .cu file, this header defines for g++ what nvcc provides. The CUDA threads of a block are
+// fibers that take turns at barriers, and blocks run one after the other. With -fsanitize=thread (and -std=c++20)
+// they are real threads, so that a missing __syncthreads is reported as a race. Threads exchange values through
+// barriers; shared memory starts as NaN in every block; asynchronous copies are made only when they are waited
+// for. All 32 lanes of a warp must take part in warp-wide operations. Only one launch may run at a time.
 #pragma once
 
 #include <atomic>
@@ -43,19 +43,19 @@
 
 namespace emulation {
 
-// A warp of a single lane is quick to emulate.
+// A warp of a single lane is emulated quickly.
 #if !defined(KRONLEARN_LANES)
 #define KRONLEARN_LANES 32
 #endif
 constexpr int kLanes = KRONLEARN_LANES;
 
 #if !defined(__SANITIZE_THREAD__)
-// Lets the other fibers run.
+// Yields to the other fibers.
 void let_others_run();
 inline bool something_happened = false;
 #endif
 
-// All of a fixed number of threads wait for each other, again and again.
+// A reusable barrier for a fixed number of threads.
 class Barrier {
  public:
   explicit Barrier(int threads) : threads_(threads) {}
@@ -84,8 +84,8 @@ class Barrier {
   std::atomic<unsigned> round_{0};
 };
 
-// What the lanes of a warp have put out for each other. There are two sets that take turns: when a lane
-// writes to one again, all have passed the barrier of the other, and are done with reading.
+// The values that the lanes of a warp exchange. Two sets of slots alternate: before a lane writes to one again,
+// all lanes have passed the barrier of the other, and have finished reading.
 struct Warp {
   struct alignas(16) Slot {
     unsigned char bytes[32];
@@ -99,7 +99,7 @@ struct Block {
       : barrier(threads),
         warps(std::make_unique<Warp[]>((threads + kLanes - 1) / kLanes)),
         shared_bytes(shared_bytes),
-        // Of just this size, for -fsanitize=address to see what lies beyond.
+        // Exactly this size, so that -fsanitize=address reports accesses beyond it.
         shared(static_cast<unsigned char*>(operator new(shared_bytes, std::align_val_t(128)))) {}
   ~Block() { operator delete(shared, std::align_val_t(128)); }
 
@@ -141,7 +141,7 @@ namespace emulation {
 
 inline int lane() { return int(threadIdx.x % kLanes); }
 
-// Puts out a value; after that, taken() reads the value of any lane.
+// Publishes a value of this lane; afterwards, taken() returns that of any lane.
 template <class T>
 void put(const T& value) {
   static_assert(sizeof(T) <= sizeof(Warp::Slot));
@@ -173,7 +173,7 @@ inline void copy_async(void* to, const void* from, size_t bytes) {
 
 inline void commit_copies() { ++group; }
 
-// Waits for all groups of copies but the latest ones.
+// Waits for all groups of copies except the latest ones.
 inline void wait_for_copies(int latest) {
   std::vector<Copy> later;
   for (const Copy& c : copies) {
@@ -214,7 +214,7 @@ struct Fiber {
   std::vector<Copy> copies;
   bool done = false;
 
-  // What belongs to the fiber takes the place of what belongs to another, or leaves it.
+  // Swaps the fiber's state with the global one.
   void exchange() {
     std::swap(thread, threadIdx);
     std::swap(side, emulation::side);
@@ -236,8 +236,8 @@ inline void let_others_run() {
   fiber.exchange();
 }
 
-// Goes on with a fiber until it lets others run. Jumps are quicker than changes of context, which ask the
-// system for masks of signals.
+// Resumes a fiber until it yields. Jumps are faster than swapcontext, which makes a system call for the signal
+// mask.
 inline void go_on(Fiber& fiber, bool begins) {
   if (_setjmp(home)) return;
   if (!begins) _longjmp(fiber.place, 1);
@@ -270,14 +270,14 @@ void run_together(unsigned threads, const Run& run) {
         go_on(fibers[running], begins);
         left -= fibers[running].done;
       }
-    if (!something_happened) fail("threads wait for each other in vain");
+    if (!something_happened) fail("all threads wait for each other");
   }
   fibers.clear();
 }
 
 #endif
 
-// Runs kernel(args...) in all threads of a grid; a kernel's barriers need whole warps.
+// Runs a kernel in all threads of a grid. Kernels with barriers need whole warps.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), unsigned grid, unsigned threads, size_t shared_bytes,
             Arguments... arguments) {
@@ -285,7 +285,7 @@ void launch(void (*kernel)(Parameters...), unsigned grid, unsigned threads, size
   block = &shared;
   const auto run = [&](unsigned thread) {
 #if defined(__SSE2__)
-    // CuPy compiles with subnormal numbers flushed to zero, coming and going.
+    // CuPy compiles with subnormal inputs and results flushed to zero.
     const unsigned before = _mm_getcsr();
     _mm_setcsr(before | 0x8040);
 #endif
@@ -310,164 +310,4 @@ void launch(void (*kernel)(Parameters...), unsigned grid, unsigned threads, size
 
 }  // namespace emulation
 
-inline void __syncthreads() { emulation::block->barrier.wait(); }
-inline void __syncwarp(unsigned mask = 0xffffffffu) {
-  emulation::check_mask(mask);
-  emulation::put(0);
-}
-template <class T>
-T __shfl_sync(unsigned mask, T value, int from) {
-  emulation::check_mask(mask);
-  emulation::put(value);
-  return emulation::taken<T>(from % emulation::kLanes);
-}
-template <class T>
-T __shfl_xor_sync(unsigned mask, T value, int bits) {
-  emulation::check_mask(mask);
-  emulation::put(value);
-  return emulation::taken<T>(emulation::lane() ^ bits);
-}
-inline unsigned __ballot_sync(unsigned mask, bool vote) {
-  emulation::check_mask(mask);
-  return emulation::ballot(vote);
-}
-inline bool __any_sync(unsigned mask, bool vote) { return __ballot_sync(mask, vote) != 0; }
-inline bool __all_sync(unsigned mask, bool vote) {
-  return __ballot_sync(mask, vote) == 0xffffffffu >> (32 - emulation::kLanes);
-}
-
-#if defined(__SANITIZE_THREAD__)
-template <class T>
-T atomicAdd(T* to, T value) {
-  return std::atomic_ref<T>(*to).fetch_add(value);
-}
-template <class T>
-T atomicMin(T* to, T value) {
-  std::atomic_ref<T> least(*to);
-  T old = least.load();
-  while (value < old && !least.compare_exchange_weak(old, value)) {
-  }
-  return old;
-}
-#else
-// Fibers take turns at barriers only.
-template <class T>
-T atomicAdd(T* to, T value) {
-  const T old = *to;
-  *to = old + value;
-  return old;
-}
-template <class T>
-T atomicMin(T* to, T value) {
-  const T old = *to;
-  if (value < old) *to = value;
-  return old;
-}
-#endif
-inline unsigned __reduce_min_sync(unsigned mask, unsigned x) {
-  for (int o = emulation::kLanes / 2; o > 0; o /= 2) {
-    const unsigned other = __shfl_xor_sync(mask, x, o);
-    x = other < x ? other : x;
-  }
-  return x;
-}
-
-struct alignas(8) float2 {
-  float x, y;
-};
-struct alignas(16) float4 {
-  float x, y, z, w;
-};
-inline float2 make_float2(float x, float y) { return {x, y}; }
-inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-
-inline unsigned __float_as_uint(float x) {
-  unsigned bits;
-  std::memcpy(&bits, &x, sizeof(bits));
-  return bits;
-}
-inline float __uint_as_float(unsigned bits) {
-  float x;
-  std::memcpy(&x, &bits, sizeof(x));
-  return x;
-}
-inline long long __double_as_longlong(double x) {
-  long long bits;
-  std::memcpy(&bits, &x, sizeof(bits));
-  return bits;
-}
-inline double __longlong_as_double(long long bits) {
-  double x;
-  std::memcpy(&x, &bits, sizeof(x));
-  return x;
-}
-inline float __fmul_rn(float x, float y) { return x * y; }
-inline double __dmul_rn(double x, double y) { return x * y; }
-inline long long __double2ll_rn(double x) { return std::llrint(x); }
-inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
-inline int __ffs(int x) { return __builtin_ffs(x); }
-inline int __ffsll(long long x) { return __builtin_ffsll(x); }
-inline unsigned __vimax3_u32(unsigned a, unsigned b, unsigned c) {
-  const unsigned d = a > b ? a : b;
-  return c > d ? c : d;
-}
-template <class T>
-T max(T a, T b) {
-  return a < b ? b : a;
-}
-template <class T>
-T min(T a, T b) {
-  return b < a ? b : a;
-}
-using std::fabs;
-using std::sqrt;
-
-// What kernels have in instructions.cuh.
-#define KRONLEARN_SHARED_MEMORY(name) unsigned char* const name = emulation::block->shared
-
-namespace kronlearn {
-
-using emulation::commit_copies, emulation::from_half, emulation::larger_halves, emulation::load_transposed,
-    emulation::multiply_halves, emulation::multiply_tf32, emulation::smaller_halves;
-
-inline unsigned shared_address(const void* p) {
-  return unsigned(static_cast<const unsigned char*>(p) - emulation::block->shared);
-}
-inline unsigned char* shared_at(unsigned address) { return emulation::block->shared + address; }
-inline void copy_async(float* to, const float* from, bool exists) {
-  emulation::copy_async(to, exists ? from : nullptr, 16);
-}
-template <int kLatest>
-void wait_for_copies() {
-  emulation::wait_for_copies(kLatest);
-}
-inline void prefetch(const float*) {}
-inline int take_ordered_ticket(int* counter) { return atomicAdd(counter, 1); }
-template <class T>
-T fresh(const T* p) {
-  return *p;
-}
-inline void add_two(float* to, float x, float y) {
-  to[0] += x;
-  to[1] += y;
-}
-template <class T>
-T opaque(T x) {
-  return x;
-}
-inline void keep_apart() {}
-template <class T>
-T quick_reciprocal(T x) {
-  return 1 / x;
-}
-template <class T>
-T quick_reciprocal_root(T x) {
-  return 1 / std::sqrt(x);
-}
-inline unsigned to_halves(float first, float second) {
-  return emulation::to_half(first) | unsigned(emulation::to_half(second)) << 16;
-}
-inline unsigned magnitudes(unsigned halves) { return halves & 0x7fff7fffu; }
-
-}  // namespace kronlearn
+#include "cuda_functions.hpp"

@@ -1,5 +1,5 @@
-// What the matrix instructions of a GPU do, for cuda_emulation.hpp: numbers in half precision,
-// matrices across the lanes of a warp.
+// The matrix instructions of a GPU, for cuda_emulation.hpp: numbers in half precision, and matrices distributed
+// over the lanes of a warp.
 #pragma once
 
 #include <cmath>
@@ -7,7 +7,7 @@
 
 namespace emulation {
 
-// Numbers in half precision, to nearest, of two that are as near the even one; subnormal ones too.
+// Rounds to half precision, to nearest with ties to even, with subnormal numbers.
 inline unsigned short to_half(float x) {
   const unsigned sign = std::signbit(x) ? 0x8000u : 0u;
   const double size = std::fabs(double(x));
@@ -27,7 +27,7 @@ inline float from_half(unsigned short bits) {
   return bits >> 15 ? -size : size;
 }
 
-// max.f16x2 and min.f16x2, for numbers.
+// max.f16x2 and min.f16x2, without NaN.
 inline unsigned larger_halves(unsigned a, unsigned b) {
   unsigned both = 0;
   for (int shift = 0; shift < 32; shift += 16) {
@@ -46,8 +46,8 @@ inline unsigned smaller_halves(unsigned a, unsigned b) {
   return other(0xffffu) | other(0xffff0000u);
 }
 
-// ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16: lane l gives row l % 8 of matrix l / 8 and is given, of
-// each matrix, the entries (2 (l % 4), l / 4) and (2 (l % 4) + 1, l / 4).
+// ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16: lane l passes row l % 8 of matrix l / 8 and receives, of each
+// matrix, the entries (2 (l % 4), l / 4) and (2 (l % 4) + 1, l / 4).
 inline void load_transposed(unsigned* to, const void* row) {
   if (reinterpret_cast<size_t>(row) % 16) fail("a row of a matrix is not aligned");
   put(row);
@@ -60,13 +60,13 @@ inline void load_transposed(unsigned* to, const void* row) {
                   sizeof(pair[e]));
     to[matrix] = pair[0] | unsigned(pair[1]) << 16;
   }
-  put(0);  // all have read before a lane goes on to write
+  put(0);  // all lanes have read before any of them writes again
 }
 
 // c += A B of matrices (16, kDepth) and (kDepth, 8), of which a word holds kDepth / 8 neighbours along the
 // depth. With g = lane / 4, t = lane % 4 and the t-th word of a half of the depth, a lane holds A at (g, t),
 // (g + 8, t) and the same in the other half, B at (t, g) in both halves, and C at (g, 2t), (g, 2t + 1),
-// (g + 8, 2t), (g + 8, 2t + 1). Sums are rounded once, to nearest; a GPU cuts them off.
+// (g + 8, 2t), (g + 8, 2t + 1). Sums are rounded once, to nearest; a GPU truncates them.
 template <int kDepth, class Number>
 void multiply(float* c, const unsigned* a, unsigned b0, unsigned b1, Number number) {
   constexpr int kEach = kDepth / 8, kHalf = kDepth / 2;

@@ -1,4 +1,4 @@
-"""A GPU that is none: arrays of NumPy, and the kernels compiled for the processor."""
+"""An emulated GPU: arrays of NumPy, and kernels compiled for the processor."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ import numpy as np
 from scipy import sparse
 
 from kronlearn.cuda.arrays import is_on_gpu
-from kronlearn.cuda.device import defined, include_options, kernel_texts
+from kronlearn.cuda.device import include_options, kernel_texts, macros
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 HERE = Path(__file__).parent
-#: Compiled kernels by what they are made of; conftest.py takes pytest's folder if one is set.
+#: Folder of compiled kernels; conftest.py replaces it by pytest's cache folder if one is set.
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kronlearn-tests"
-# Kernels that nobody has used for so many seconds are forgotten.
+# Compiled kernels that have not been used for this many seconds are removed.
 _KEPT_FOR = 30 * 86400
 
 _ENVIRONMENT = dict(os.environ)
-_HEADERS = ("cuda_emulation.hpp", "cuda_matrices.hpp")
-# Kernels are not written for strict aliasing, which CUDA does not assume either.
+_HEADERS = ("cuda_emulation.hpp", "cuda_functions.hpp", "cuda_matrices.hpp")
+# The kernels break strict aliasing, which CUDA does not assume.
 OPTIONS = ("-std=c++17", "-O1", "-fno-strict-aliasing", "-w", "-fPIC")
 
 _SOURCE = """
@@ -60,22 +60,22 @@ def digest(*texts: str) -> str:
 
 
 def _sized(file: str, **sizes: object) -> tuple[str, tuple[str, ...]]:
-    return file, defined(**sizes)
+    return file, macros(**sizes)
 
 
 def _alone(file: str, **sizes: object) -> tuple[str, tuple[str, ...]]:
-    return file, (*defined(**sizes), *_ALONE)
+    return file, (*macros(**sizes), *_ALONE)
 
 
 # Teams of a single thread.
-_ALONE = defined(LANES=1)
+_ALONE = macros(LANES=1)
 _SHARED = 227 * 1024
-# Types of what is stored and of the arithmetic, and whether there are weights.
+# The types of samples and of the arithmetic, and whether there are weights.
 _KINDS = (
     *(("float", "float", 0), ("float", "double", 0), ("double", "double", 0)),
     *(("float", "float", 1), ("float", "double", 1), ("double", "double", 1)),
 )
-# What the tests that are not slow compile, about in the order in which they need it.
+# The kernels of all tests that are not slow, roughly in the order in which they are needed.
 _NEEDED = (
     *(_alone("coder.cu", S=s, T=t, WEIGHTED=w) for s, t, w in _KINDS),
     *(_alone(f"{name}.cu") for name in ("codes", "block_sums")),
@@ -105,21 +105,18 @@ _compiling: dict[Any, Future[ctypes.CDLL]] = {}
 
 
 def compile_ahead() -> None:
-    """Compile what the tests need in the background, one after the other."""
+    """Compile the kernels of the tests in the background, one after the other."""
     for key in _NEEDED:
         _compiling[key] = _ahead.submit(_compiled, *key)
 
 
 def stop_compiling() -> None:
-    """Leave what has not begun."""
+    """Cancel all compilations that have not begun."""
     _ahead.shutdown(wait=False, cancel_futures=True)
 
 
 def compiled(file: str, options: tuple[str, ...] = ()) -> ctypes.CDLL:
-    """The kernels of a file for the processor.
-
-    What was compiled before is found again by all that it was made of.
-    """
+    """The kernels of a file, compiled for the processor or found in the cache."""
     ahead = _compiling.get((file, options))
     if ahead is None or ahead.cancel():
         return _compiled(file, options)
@@ -129,7 +126,8 @@ def compiled(file: str, options: tuple[str, ...] = ()) -> ctypes.CDLL:
 @cache
 def _compiled(file: str, options: tuple[str, ...]) -> ctypes.CDLL:
     texts = kernel_texts(file)
-    kernels = re.findall(r"^KRONLEARN_KERNEL.*?\s(\w+)\(", _plain(texts[file]), re.M | re.S)
+    plain = re.sub(r"__launch_bounds__\([^()]*\)", "", "\n".join(texts.values()))
+    kernels = re.findall(r"^KRONLEARN_KERNEL.*?\s(\w+)\(", plain, re.M | re.S)
     calls = "".join(f"KRONLEARN_CALL({kernel})\n" for kernel in kernels)
     source = _SOURCE.format(file=file, calls=calls)
     alone = tuple(option for option in options if option in _ALONE)
@@ -139,9 +137,9 @@ def _compiled(file: str, options: tuple[str, ...]) -> ctypes.CDLL:
 
 @cache
 def include_emulation(options: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """What a compiler is told to find the emulation's headers.
+    """Compiler options for the emulation's headers.
 
-    They take longer to compile than most kernels: g++ does so once.
+    They take longer to compile than most kernels, so g++ precompiles them.
     """
     texts = {name: (HERE / name).read_text() for name in _HEADERS}
     command = (f"-I{HERE}", *options, "-x", "c++-header")
@@ -150,9 +148,9 @@ def include_emulation(options: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 
 def _built(name: str, source: str, options: tuple[str, ...], texts: dict[str, str]) -> Path:
-    """What a compiler makes of a source, in a folder named by all that it is made of.
+    """Compile a source to a file in a folder that is named by a digest of all inputs.
 
-    Whoever needs what another process is making waits for it.
+    If another process is compiling the same file, wait for it.
     """
     import fcntl
 
@@ -168,26 +166,21 @@ def _built(name: str, source: str, options: tuple[str, ...], texts: dict[str, st
             _forget_old()
             text.write_text(source)
             made = folder / f"{name}.made"
-            # Not the environment of the moment, which a test may be changing in another thread.
+            # Not the current environment, which a test may be changing in another thread.
             subprocess.run([*command, str(text), "-o", str(made)], check=True, env=_ENVIRONMENT)
             made.replace(built)
     return built
 
 
 def _forget_old() -> None:
-    """Remove what no test has used for long."""
+    """Remove compiled kernels that no test has used for a long time."""
     for folder in CACHE.iterdir():
         if time.time() - folder.stat().st_mtime > _KEPT_FOR:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _plain(text: str) -> str:
-    """Without what may stand between a kernel's type and its name."""
-    return re.sub(r"__launch_bounds__\([^()]*\)|KRONLEARN_BLOCKS\([^()]*\)", "", text)
-
-
 class EmulatedGpu:
-    """What :class:`kronlearn.cuda.device.Gpu` offers, with teams of one thread."""
+    """The interface of :class:`kronlearn.cuda.device.Gpu`, with teams of one thread."""
 
     xp: Any = np
     n_teams = 1
@@ -240,15 +233,15 @@ class EmulatedGpu:
         call = getattr(compiled(file, options), f"call_{kernel}")
         call(ctypes.c_uint(blocks), ctypes.c_uint(threads), ctypes.c_size_t(shared), addresses)
 
-    def blocks_at_once(
+    def resident_blocks(
         self, file: str, kernel: str, threads: int, options: tuple[str, ...], shared: int
     ) -> int:
         return (self.shared_memory + 1024) // (shared + 1024)
 
-    def recorded(self, enqueue: Callable[[], None], times: int) -> list[Callable[[], None]]:
+    def record(self, enqueue: Callable[[], None], times: int) -> list[Callable[[], None]]:
         return [enqueue] * times
 
-    def replayed(self, works: list[list[Callable[[], None]]]) -> float:
+    def replay(self, works: list[list[Callable[[], None]]]) -> float:
         begin = time.perf_counter()
         for work in works:
             for enqueue in work:
@@ -264,13 +257,13 @@ class WarpGpu(EmulatedGpu):
     def launch(
         self, file: str, kernel: str, n_teams: int, *arguments: Any, options: tuple[str, ...] = ()
     ) -> None:
-        """Run a kernel with two teams a block: they share what is shared within one."""
+        """Run a kernel with two teams per block, which share memory."""
         blocks, threads = 1 if n_teams <= 2 else 2, 64 if n_teams > 1 else 32
         self.launch_blocks(file, kernel, blocks, threads, *arguments, options=options)
 
 
 class OnEmulatedGpu(np.ndarray):
-    """An array that says of itself that it lies on a GPU."""
+    """An array of NumPy that claims to be on a GPU."""
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -290,7 +283,7 @@ class OnEmulatedGpu(np.ndarray):
 
 
 class ArraysOnGpu:
-    """NumPy, whose arrays say of themselves that they lie on a GPU."""
+    """NumPy as a stand-in for CuPy: its arrays claim to be on a GPU."""
 
     ndarray = OnEmulatedGpu
     cuda = SimpleNamespace(
@@ -306,7 +299,7 @@ class ArraysOnGpu:
         return lambda *given, **options: _there(found(*given, **options))
 
     def from_dlpack(self, array: Any) -> Any:
-        # One stands for the stream that all use by default.
+        # 1 is DLPack's number for the default stream.
         return _there(array.__dlpack__(stream=1))
 
     def asnumpy(self, array: Any) -> np.ndarray:
@@ -315,7 +308,7 @@ class ArraysOnGpu:
 
 
 class CodesOnGpu:
-    """What CuPy's sparse matrices have, on an emulated GPU."""
+    """The interface of CuPy's sparse matrices, on an emulated GPU."""
 
     ndim = 2
 
@@ -339,7 +332,7 @@ class CodesOnGpu:
 
 
 def _check_places(*collections: Any) -> None:
-    """Raise, as CuPy does, where arrays on the GPU meet arrays in memory."""
+    """Raise, as CuPy does, if arrays on the GPU are combined with arrays in memory."""
     for collection in collections:
         for each in collection:
             if type(each) is np.ndarray and each.ndim > 0:
@@ -347,7 +340,7 @@ def _check_places(*collections: Any) -> None:
 
 
 def _plain_arrays(given: Any) -> Any:
-    """The same without the type of arrays on the GPU."""
+    """The arguments with arrays on the GPU as plain arrays of NumPy."""
     if isinstance(given, dict):
         return {name: _plain_arrays(part) for name, part in given.items()}
     if isinstance(given, tuple | list):
@@ -356,13 +349,13 @@ def _plain_arrays(given: Any) -> Any:
 
 
 def _there(array: Any) -> Any:
-    # A reduction gives an array without axes.
+    # The result of a reduction is a scalar of NumPy, but an array of CuPy.
     is_array = isinstance(array, np.ndarray | np.generic)
     return np.asarray(array).view(OnEmulatedGpu) if is_array else array
 
 
 class ArrayGpu(EmulatedGpu):
-    """An emulated GPU that tells its arrays from others; ``left`` counts numbers that left it."""
+    """An emulated GPU that tells its arrays from others; ``left`` counts downloaded numbers."""
 
     xp = ArraysOnGpu()
     left = 0
@@ -380,7 +373,7 @@ class ArrayGpu(EmulatedGpu):
 
 
 def aligned(a: np.ndarray) -> np.ndarray:
-    """A copy that starts at a multiple of 16 bytes, as memory on a GPU does."""
+    """A copy that starts at a multiple of 16 bytes, as arrays on a GPU do."""
     room = np.empty(a.nbytes + 16, np.uint8)
     first = -room.ctypes.data % 16
     copy = room[first : first + a.nbytes].view(a.dtype).reshape(a.shape)
@@ -389,7 +382,7 @@ def aligned(a: np.ndarray) -> np.ndarray:
 
 
 def _passed(argument: Any) -> Any:
-    """A number or a struct by value, an array as a pointer."""
+    """An argument of a kernel: a number or a struct by value, an array as a pointer."""
     if argument is None:
         return ctypes.c_void_p(0)
     if isinstance(argument, np.generic):

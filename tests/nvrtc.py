@@ -1,4 +1,4 @@
-"""Compiles kernels for GPUs that are not there, with NVRTC."""
+"""Compilation of kernels with NVRTC, which needs no GPU."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 
 from kronlearn.cuda.device import include_options, kernel_texts
 
-# Where the packages for CUDA 13 and 12 have it.
+# The packages of CUDA 13 and 12 that contain NVRTC.
 _PACKAGES = ("nvidia.cu13", "nvidia.cuda_nvrtc")
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What a kernel takes: registers of a thread, and bytes that did not fit there."""
+    """Registers per thread of a kernel, and the bytes that did not fit into them."""
 
     registers: int
     spilled: int
@@ -40,10 +40,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def compiled(file: str, options: tuple[str, ...], architecture: str) -> dict[str, Resources]:
-    """What the kernels of a file take on GPUs of an architecture; an error if it does not compile.
-
-    Options are those that CuPy adds, too.
-    """
+    """Compile a file for an architecture, with CuPy's own options, too; the kernels' resources."""
     nvrtc, program = library(), ctypes.c_void_p()
     assert nvrtc is not None
     source, name = kernel_texts(file)[file].encode(), file.encode()

@@ -1,4 +1,4 @@
-"""The engine of a GPU, on a GPU if there is one and emulated on the processor always."""
+"""The engine of a GPU, tested emulated on the processor and, if there is one, on a GPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BLOCK = 64
 def problem(
     rng: np.random.Generator, shape: Any, dtype: Any, n_samples: int = 200
 ) -> tuple[ArraySource, kl.KroneckerDictionary]:
-    """Noisy sparse samples and a dictionary that does not quite fit them."""
+    """Noisy sparse samples, and a dictionary close to the one that generated them."""
     patch_shape, n_atoms, s = shape
     truth = reference.random_factors(rng, patch_shape, n_atoms)
     Y = reference.sparse_samples(rng, truth, n_samples, s, noise=0.3).astype(dtype)
@@ -59,7 +59,7 @@ def residual_norms(source: ArraySource, dictionary: Any, X: Any, weights: Any = 
 def assert_same_codes(
     source: ArraySource, dictionary: Any, coder: Coder, weights: Any = None
 ) -> None:
-    """The same supports, but where another is as good; the same residuals always."""
+    """The same residuals, and the same supports except where another one is as good."""
     found = Cuda(source, BLOCK).codes(dictionary, coder)
     expected = Threads(source, 1, BLOCK).codes(dictionary, coder)
     assert found.dtype == expected.dtype == source.dtype
@@ -101,8 +101,10 @@ def test_weighted_codes_are_those_of_the_processor(on_gpu, rng, method, dtype):
 
 
 @pytest.mark.parametrize(("dtype", "weighted"), [(np.float32, True), (np.float64, False)])
-def test_samples_of_few_entries_are_represented_as_by_the_processor(on_gpu, rng, dtype, weighted):
-    # Atoms that are selected last all but depend on the others.
+def test_samples_with_as_many_nonzeros_as_entries_are_represented_as_by_the_processor(
+    on_gpu, rng, dtype, weighted
+):
+    # The atoms selected last are nearly combinations of the others.
     factors = [rng.standard_normal((2, 12)), rng.standard_normal((4, 12))]
     dictionary = kl.KroneckerDictionary.normalized(factors)
     source = ArraySource(rng.standard_normal((300, 2, 4)).astype(dtype), (2, 4))
@@ -129,7 +131,7 @@ def test_thresholded_codes_are_those_of_the_processor(on_gpu, rng, n_atoms, tol,
     np.testing.assert_allclose(found.data, expected.data, rtol=1e-3)
 
 
-def test_exchange_is_left_to_the_processor(on_gpu, rng):
+def test_exchange_on_a_gpu_is_an_error(on_gpu, rng):
     source, dictionary = problem(rng, SHAPES[0], np.float64)
     with pytest.raises(ValueError, match='method="exchange" runs on the processor only'):
         Cuda(source, BLOCK).codes(dictionary, Coder("exchange", 4))
@@ -150,7 +152,7 @@ def test_codes_are_packed_as_a_sparse_matrix_has_them(gpu, rng, fewest, dtype):
 
 
 def flat_sums(task: Task, found: Any) -> np.ndarray:
-    """The sums of a pass; where half of P is summed it does not matter which."""
+    """The sums of a pass as one vector; the half of P that is summed is completed."""
     if task.sums != "mode":
         return np.asarray(found.sums)
     moments = ModeMoments.of_pass(task, found)
@@ -171,11 +173,11 @@ def assert_same_sums(task: Task, found: Any, expected: Any, dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_sums_are_those_of_the_processor(on_gpu, rng, shape, dtype, monkeypatch):
-    # Blocks are summed in several parts, and a few blocks at a time.
-    monkeypatch.setattr("kronlearn.cuda.block_sums._FEWEST_OF_PART", 20)
+    # Sum blocks in several parts, and a few blocks at a time.
+    monkeypatch.setattr("kronlearn.cuda.block_sums._FEWEST_PER_PART", 20)
     monkeypatch.setattr("kronlearn.cuda.block_sums._MOST_BYTES", 1 << 18)
     source, dictionary = problem(rng, shape, dtype)
-    # So little memory that samples come in several chunks.
+    # With so little memory, samples are streamed in several chunks.
     threads, cuda = Threads(source, 1, BLOCK), Cuda(source, BLOCK, source.array.nbytes // 2)
     assert len(cuda.samples.pieces) > 1
     for sums, mode in SUMS:
@@ -230,7 +232,7 @@ def test_the_threads_of_a_team_sum_what_one_sums(rng, sums):
     given = threads.run(Task(dictionary, Coder("omp", 4), keeps_codes=True)).codes
     parts = given.index, given.nonzeros, given.value, np.zeros(len(source), np.float32)
     gpu: Any = WarpGpu()
-    sums_of_blocks = BlockSums(gpu, task, tree, BLOCK, given=True)
+    sums_of_blocks = BlockSums(gpu, task, tree, BLOCK, has_residuals=False)
     sums_of_blocks.add(source.read(0, len(source)), GpuCodes(gpu, *parts), 0)
     found = PassSums.of_tree(tree, np.empty(0, np.int64))
     assert_same_sums(task, found, threads.run(task, given), np.float32)
@@ -238,7 +240,7 @@ def test_the_threads_of_a_team_sum_what_one_sums(rng, sums):
 
 @pytest.mark.parametrize("n_worst", [1, 5, 500])
 def test_the_largest_residuals_are_found(on_gpu, rng, n_worst):
-    # Orthonormal atoms leave over the entries that are not taken; many samples are alike.
+    # The residual with orthonormal atoms is the entries that are not selected; many are equal.
     Y = np.zeros((150, 4, 4), np.float32)
     Y[:, 0, 0], Y[:, 1, 1] = 9.0, rng.integers(0, 4, 150)
     source = ArraySource(Y, (4, 4))
@@ -252,7 +254,7 @@ def test_the_largest_residuals_are_found(on_gpu, rng, n_worst):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_samples_that_are_zero_constant_or_tiny(on_gpu, rng, method):
+def test_zero_constant_and_tiny_samples_are_coded_as_by_the_processor(on_gpu, rng, method):
     Y = rng.standard_normal((40, 8, 8)).astype(np.float32)
     Y[3], Y[4], Y[5] = 0, 1, Y[5] * 1e-25
     source = ArraySource(Y, (8, 8))
@@ -298,8 +300,8 @@ def test_learning_ends_where_the_processor_does(on_gpu, settings):
     found = kl.KroneckerDictionaryLearning(**options, device="cuda").fit(Y)
     rmse = found.history_["rmse"]
     assert len(rmse) == len(expected.history_["rmse"])
-    # With an error target the number of nonzeros is at the mercy of rounding; and sums of fused
-    # kernels are rounded so that, of few samples, one may change its support.
+    # Rounding may change the number of nonzeros for an error target, and in the sums of specialised
+    # kernels it may change the support of one sample, which matters if there are few.
     tolerance = 1e-3 if "tol" in settings else 1e-4
     np.testing.assert_allclose(rmse, expected.history_["rmse"], rtol=tolerance)
     assert found.dictionary_.dtype == np.float32
@@ -322,7 +324,7 @@ def test_partial_fit_and_transform(on_gpu):
     )
 
 
-def test_without_a_gpu_it_is_said_what_to_install(monkeypatch):
+def test_a_missing_cupy_is_an_error_that_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     arrays.cupy.cache_clear()
     with pytest.raises(ImportError, match=r"pip install '\.\[cuda13\]' in the checkout"):
@@ -331,7 +333,7 @@ def test_without_a_gpu_it_is_said_what_to_install(monkeypatch):
         kl.sparse_code(np.eye(4)[None], [np.eye(4)] * 2, 2, device="tpu")
 
 
-def test_coding_on_the_processor_imports_nothing_of_the_gpu():
+def test_coding_on_the_processor_imports_no_code_for_gpus():
     code = (
         "import sys, numpy as np, kronlearn as kl;"
         "kl.sparse_code(np.eye(4)[None], [np.eye(4)] * 2, 2);"

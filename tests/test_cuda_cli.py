@@ -1,4 +1,4 @@
-"""The command line on an emulated GPU and, if there is one, on a real GPU."""
+"""The command line on a GPU, tested emulated and, if there is one, on a real one."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def test_learning_on_a_gpu_reaches_the_error_of_the_processor(on_gpu: Any) -> No
 def test_images_are_restored_on_a_gpu_as_on_the_processor(on_gpu: Any, command: list[str]) -> None:
     expected = found_by(*command, "--patch", "4x4")["scores"]["after"]["psnr"]
     found = found_by(*command, "--patch", "4x4", "--device", "cuda")["scores"]["after"]["psnr"]
-    # In such a small image a single patch coded with another atom matters.
+    # In such a small image, a single patch with another atom matters.
     assert abs(found - expected) < 0.5
 
 
-def test_cubes_give_the_same_results_on_a_gpu_as_on_the_processor(on_gpu: Any) -> None:
+def test_cubes_are_processed_by_a_gpu_as_by_the_processor(on_gpu: Any) -> None:
     learn = [*COMMANDS[3], "--patch", "4x4", "--max-iter", "3", "--seed", "0"]
     expected = found_by(*learn)["rmse"]
     np.testing.assert_allclose(found_by(*learn, "--device", "cuda")["rmse"], expected, rtol=1e-2)
@@ -102,14 +102,14 @@ def test_cubes_give_the_same_results_on_a_gpu_as_on_the_processor(on_gpu: Any) -
     np.testing.assert_allclose(np.load("out.npy"), expected, rtol=0, atol=0.5)
 
 
-def test_the_preparation_of_kernels_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preparing_kernels_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def noisy_gpu() -> None:
         logging.getLogger("kronlearn.cuda.device").info("Compiling.")
 
     monkeypatch.setattr("kronlearn.cuda.device._current", noisy_gpu)
     for options, told in (([], 1), (["--quiet"], 0), (["--json"], 0)):
         for _ in range(2):
-            # Learning then fails, because there is no GPU.
+            # The command fails in the end, because the GPU is None.
             result = run("learn", "patches.npy", "--device", "cuda", *options)
             assert result.stderr.count("Preparing kernels") == told
 
@@ -118,7 +118,7 @@ def test_the_benchmark_of_a_gpu_measures_learning_and_coding(
     on_gpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if isinstance(on_gpu, EmulatedGpu):
-        # Emulated, the kernels of whole iterations take minutes; this shape has none.
+        # Emulated, whole iterations take minutes; this shape has no kernels for them.
         monkeypatch.setattr(gpu, "CASES", {"D": gpu.Case(9216, 4, 6, 3)})
         monkeypatch.setattr(gpu, "_gpu_name", lambda: "this GPU")
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
@@ -136,7 +136,7 @@ def test_the_benchmark_of_a_gpu_measures_learning_and_coding(
     assert "batched-omp is not installed" in shown
 
 
-def test_the_benchmark_of_a_gpu_refuses_an_unknown_case() -> None:
+def test_an_unknown_case_of_the_gpu_benchmark_is_an_error() -> None:
     result = run("bench", "gpu", "--case", "Z")
     assert result.exit_code == 2
     assert "--case: 'Z' is not a case; give one of A to I." in result.stderr
@@ -154,7 +154,7 @@ def test_a_competitor_that_cannot_be_imported_is_left_out(
     assert gpu.competitor() == (None, f"cannot be imported ({problem})")
 
 
-def test_coding_is_compared_with_batched_omp_if_installed(
+def test_coding_is_compared_with_batched_omp_if_it_is_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     coded = []

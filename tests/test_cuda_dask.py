@@ -1,4 +1,4 @@
-"""Dask workers with GPUs: real ones if there is one, emulated always."""
+"""Dask workers with GPUs, tested emulated and, if there is one, on a real GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distributed import Client, LocalCluster
 import kronlearn as kl
 from emulated_gpu import EmulatedGpu
 
-#: Sums of all kinds: full moments, one mode after the other, S_xy alone.
+#: All kinds of sums: full moments, one mode after the other, S_xy alone.
 SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "per mode": {"n_atoms": 33},
@@ -42,7 +42,7 @@ EMULATED = SharedGpu
 
 @pytest.fixture
 def workers(on_gpu: Any) -> Callable[[int], AbstractContextManager[None]]:
-    """A cluster of so many workers that share the GPU, each in a process of its own if real."""
+    """Start a cluster of workers that share the GPU; for a real GPU, each has its own process."""
 
     @contextmanager
     def started(count: int) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Denoising on a GPU equals that on the processor; without a GPU its kernels run emulated."""
+"""Denoising of images on a GPU, tested emulated on the processor and on a real one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_images_denoised_on_the_gpu_equal_those_of_the_processor(
     assert there.dtype == found.dtype == dtype
     np.testing.assert_array_equal(on_gpu.download(there), found)
     difference = np.abs(found.astype(np.float64) - kl.images.denoise(image, 15.0, **options))
-    # In single precision, near ties may be broken differently.
+    # In single precision, near ties may be decided differently.
     assert np.quantile(difference, 0.9) <= (1 if np.dtype(dtype).kind in "iu" else 0.2)
     assert difference.max() < 5
 

@@ -1,4 +1,4 @@
-"""Passes over images on a GPU equal those on the processor; kernels always run emulated, too."""
+"""Passes over images, tested emulated on the processor and, if there is one, on a GPU."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from test_image_passes import (
     variance_of,
 )
 
-# Tolerances for rounding in units of the largest magnitude, of coded and of filtered images.
+# Tolerances relative to the largest magnitude, for coded images and for filtered ones.
 ROUNDING, FILTERED = 2e-5, 1e-4
-# One to four axes, shapes with their own kernels, one patch, strides that do not divide the image.
+# One to four axes, shapes with specialised kernels, a single patch, strides that do not divide.
 SOME_CODINGS = [CODINGS[k] for k in (0, 2, 3, 4, 6, 9, 12, 13, 15)]
 
 
@@ -102,7 +102,7 @@ def filtered(
 
 
 def assert_same_average(made: Any, wanted: Any) -> None:
-    """All pixels agree except where near ties are broken differently in a few patches."""
+    """Most pixels agree; in a few patches, a near tie may be decided differently."""
     assert made.dtype == np.float32
     finite = np.isfinite(wanted)
     np.testing.assert_array_equal(made[~finite], wanted[~finite])
@@ -165,7 +165,7 @@ def test_images_coded_in_bands_have_the_same_bits(gpu, case, masked):
         pieces.append(len(shares) // 2)
         assert shares == sorted(shares[: pieces[-1]]) * 2
         assert shares[-1] == 1.0
-    # The least memory holds single patches.
+    # With the least memory, patches are processed one by one.
     assert pieces[0] > pieces[-1]
     assert pieces == sorted(pieces, reverse=True)
 
@@ -183,7 +183,7 @@ def test_constant_images_are_coded_as_on_the_processor(gpu, value, method):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_pixels_that_are_not_finite_spoil_the_same_pixels_as_on_the_processor(
+def test_pixels_that_are_not_finite_affect_the_same_pixels_as_on_the_processor(
     gpu, rng, bad, method
 ):
     image = rng.standard_normal((20, 17)).astype(np.float32)
@@ -193,8 +193,8 @@ def test_pixels_that_are_not_finite_spoil_the_same_pixels_as_on_the_processor(
     assert_same_average(coded(gpu, *settings), coded(None, *settings))
 
 
-def test_images_of_single_precision_are_coded_in_double_where_they_need_it(gpu, rng):
-    # Squares of these images, and these targets, are too small for single precision.
+def test_images_are_coded_in_double_precision_if_single_does_not_suffice(gpu, rng):
+    # Squares that underflow in single precision, and targets that it cannot meet.
     image = rng.standard_normal((24, 20)).astype(np.float32)
     factors = reference.random_factors(rng, (5, 4), (6, 6))
     axes = axes_of(image.shape, (5, 4), (2, 2))
@@ -204,7 +204,7 @@ def test_images_of_single_precision_are_coded_in_double_where_they_need_it(gpu, 
         assert np.quantile(np.abs(found - wanted), 0.9) <= 1e-4 * np.abs(wanted).max()
 
 
-# Teams of 32 threads, as a GPU has them
+# Teams of 32 threads, as on a GPU
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +237,7 @@ def test_teams_of_many_threads_code_the_usual_shapes(warps, rng, n, method, tol)
     assert_same_average(coded(warps, *settings), coded(None, *settings))
 
 
-def test_teams_whose_scratch_is_in_the_memory_of_the_gpu(warps, rng):
+def test_teams_may_have_their_scratch_in_the_memory_of_the_gpu(warps, rng):
     image = rng.standard_normal((20, 21)).astype(np.float32)
     factors = reference.random_factors(rng, (20, 20), (21, 21))
     settings = (image, factors, axes_of(image.shape, (20, 20), (1, 1)), "omp", 3, -1.0)
@@ -271,7 +271,7 @@ def test_ties_are_broken_by_the_order_of_patches(gpu, case, most):
     assert_same_filtered(filtered(gpu, *settings), filtered(None, *settings))
 
 
-# Cases, the memory in bytes that holds a third of the image, and whether there is a guide.
+# Cases with the memory, in bytes, for a third of the image.
 BANDS = [
     ((1, 1, (60,), (5,), 7, (2,), (4,)), 1_800, True),
     ((2, 1, (7, 40), (3, 3), 6, (3, 3), (2, 3)), 17_000, False),
@@ -316,7 +316,7 @@ def test_groups_may_be_of_any_magnitude(gpu, rng, scale):
 # Errors
 
 
-def test_groups_and_windows_too_large_for_a_gpu_are_refused(gpu):
+def test_groups_and_windows_that_are_too_large_for_a_gpu_are_errors(gpu):
     planes = np.zeros((1, 300, 300), np.float32)
     for group in (0, 257):
         with pytest.raises(ValueError, match="groups do not fit"):
@@ -354,7 +354,7 @@ def test_errors_are_those_of_the_processor(gpu, axes, options, message):
         code_image_on(gpu, factors, image, axes, **settings)
 
 
-def test_images_and_methods_a_gpu_cannot_take_are_refused(gpu):
+def test_images_that_a_gpu_cannot_code_are_errors(gpu):
     coded_on = partial(code_image_on, gpu, [np.eye(1)])
     image = np.zeros((1,) * 17, np.float32)
     with pytest.raises(ValueError, match="at most 16 axes, not 17"):

@@ -1,13 +1,11 @@
-"""Arrays that lie on a GPU: taken without a copy, and results where the input is."""
+"""Inputs on a GPU: they are not copied, and results are returned in the same place."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from threading import Barrier
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
@@ -20,11 +18,8 @@ from emulated_gpu import ArrayGpu, OnEmulatedGpu
 from kronlearn.core.coder import Coder
 from kronlearn.core.engine import Task
 from kronlearn.core.init import dct_factor
-from kronlearn.cuda.arrays import DeviceSource, adopted, is_on_gpu, returned_as
-from kronlearn.cuda.device import Gpu
+from kronlearn.cuda.arrays import DeviceSource, as_cupy, is_on_gpu, returned_as
 from kronlearn.cuda.engine import Cuda
-from kronlearn.cuda.streaming import streamed
-from kronlearn.io.arrays import ArraySource
 from test_cuda_images import picture
 
 EMULATED = ArrayGpu
@@ -72,7 +67,7 @@ def test_cubes_on_the_gpu_are_denoised(on_gpu, rng):
 
 
 @pytest.mark.parametrize("dtype", [">f4", ">u2", "f2", "g"])
-def test_images_of_dtypes_that_gpus_do_not_have_keep_them(on_gpu, rng, dtype):
+def test_images_keep_dtypes_that_gpus_lack(on_gpu, rng, dtype):
     noisy = (picture((40, 36)) + rng.normal(0, 10, (40, 36))).clip(0, 255).astype(dtype)
     options = {"sigma": 10.0, "quality": "dictionary", "dictionary": [dct_factor(8, 16)] * 2}
     found = kl.images.denoise(noisy, **options, device="cuda")
@@ -104,10 +99,8 @@ def test_large_images_stay_in_memory(on_gpu, rng):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_codes_of_samples_on_the_gpu_are_there_and_samples_of_these_codes(
-    on_gpu, rng, dtype, monkeypatch
-):
-    # Blocks of a few rows.
+def test_codes_and_samples_stay_on_the_gpu(on_gpu, rng, dtype, monkeypatch):
+    # Reconstruct in blocks of a few rows.
     monkeypatch.setattr("kronlearn.core.mode_products._BLOCK_NUMBERS", 300)
     factors = reference.random_factors(rng, (5, 4), (6, 7))
     Y = rng.standard_normal((50, 5, 4)).astype(dtype)
@@ -134,7 +127,7 @@ def test_codes_of_samples_on_the_gpu_are_there_and_samples_of_these_codes(
     )
 
 
-def test_codes_on_the_gpu_with_columns_that_there_are_not_are_refused(on_gpu):
+def test_codes_on_the_gpu_with_columns_out_of_range_are_an_error(on_gpu):
     from cupyx.scipy.sparse import csr_matrix
 
     arrays = on_gpu.upload(np.ones(1)), on_gpu.upload(np.array([7])), on_gpu.upload([0, 1])
@@ -142,7 +135,7 @@ def test_codes_on_the_gpu_with_columns_that_there_are_not_are_refused(on_gpu):
         kl.KroneckerDictionary([np.eye(2), np.eye(3)]).reconstruct(csr_matrix(arrays, shape=(1, 6)))
 
 
-def test_everything_besides_samples_may_be_on_the_gpu_too(on_gpu, rng):
+def test_factors_targets_and_weights_may_be_on_the_gpu(on_gpu, rng):
     factors = reference.random_factors(rng, (5, 4), (6, 7))
     Y, weights, tol = rng.standard_normal((50, 5, 4)), rng.random((50, 5, 4)), rng.random(50)
     there = list(map(on_gpu.upload, factors))
@@ -177,10 +170,10 @@ def test_all_of_a_code_is_written(on_gpu, rng, monkeypatch, method, n, width, dt
         return array
 
     def asked() -> None:
-        raise AssertionError("Nobody needs to know how much memory is free.")
+        raise AssertionError("Small samples on the GPU must not ask for the free memory.")
 
     Y = rng.standard_normal((150, 8, 8)).astype(dtype)
-    # Some are zero, tiny, or of one atom: these are met early, or left to double precision.
+    # Some are zero, tiny, or of one atom: these end early, or need double precision.
     factors = [np.linalg.qr(rng.standard_normal((8, 8)))[0][:, :n]] * 2
     if n == 16:
         factors = reference.random_factors(rng, (8, 8), (16, 16))
@@ -220,7 +213,7 @@ def test_samples_on_the_gpu_may_begin_anywhere(on_gpu, rng, offset):
     ("shape", "message"),
     [((0, 4, 4), "0 sample"), ((5, 0), "0 feature"), ((16,), "an array of samples")],
 )
-def test_samples_on_the_gpu_that_are_none_are_refused(on_gpu, shape, message):
+def test_empty_samples_on_the_gpu_are_an_error(on_gpu, shape, message):
     with pytest.raises(ValueError, match=message):
         kl.sparse_code(on_gpu.upload(np.zeros(shape)), [np.eye(4)] * 2, 2, device="cuda")
 
@@ -259,7 +252,7 @@ def test_tensors_of_pytorch_are_taken_and_given(on_gpu, rng):
 
 
 class Tensor:
-    """What PyTorch has, of an array on a GPU; ``streams`` are those that were to wait for it."""
+    """A stand-in for a tensor of PyTorch; ``streams`` are those that were told to wait for it."""
 
     def __init__(self, array: Any = None, kind: int = 2, requires_grad: bool = False) -> None:
         self.array, self.kind, self.requires_grad = array, kind, requires_grad
@@ -270,7 +263,7 @@ class Tensor:
 
     def __dlpack__(self, stream: int, **options: Any) -> Any:
         self.streams.append(stream)
-        # Emulated, an array stands for itself.
+        # An emulated array is its own capsule.
         emulated = isinstance(self.array, OnEmulatedGpu)
         return self.array if emulated else self.array.__dlpack__(stream=stream, **options)
 
@@ -289,13 +282,13 @@ class Tensor:
 
 
 class NumbaArray:
-    """An array on GPU 1 of a library without DLPack."""
+    """An array on GPU 1, of a library without DLPack."""
 
     __cuda_array_interface__: ClassVar[dict[str, Any]] = {}
 
 
 class TwoGpus:
-    """CuPy where there are two GPUs, of which the first is current at the beginning."""
+    """A stand-in for CuPy with two GPUs, the first of which is current."""
 
     def __init__(self) -> None:
         self.current = 0
@@ -332,7 +325,7 @@ class TwoGpus:
         (np.zeros(3).view(OnEmulatedGpu), True),
     ],
 )
-def test_it_is_known_where_an_array_lies(array, expected):
+def test_arrays_on_a_gpu_are_recognised(array, expected):
     assert is_on_gpu(array) is expected
 
 
@@ -342,15 +335,15 @@ def test_the_stream_that_reads_waits_for_the_one_that_writes(on_gpu, rng, requir
     tensor, stream = Tensor(on_gpu.upload(Y), requires_grad=requires_grad), nullcontext()
     if not isinstance(on_gpu, ArrayGpu):
         stream = on_gpu.xp.cuda.Stream(non_blocking=True)
-        # The tensor of the test is told which stream waits, and has nothing to wait for.
+        # The test's tensor only records which stream waits for it.
         on_gpu.finish()
     with stream:
-        found = adopted(on_gpu.xp, tensor)
+        found = as_cupy(on_gpu.xp, tensor)
         np.testing.assert_array_equal(on_gpu.download(found), Y)
     assert tensor.streams == [getattr(stream, "ptr", 1)]
 
 
-def test_samples_are_worked_on_by_the_gpu_that_they_are_on(monkeypatch):
+def test_samples_are_processed_by_the_gpu_that_holds_them(monkeypatch):
     gpus, seen, tensor = TwoGpus(), [], Tensor()
     monkeypatch.setattr("kronlearn.cuda.arrays.cupy", lambda: gpus)
     monkeypatch.setattr(tensor, "__dlpack_device__", lambda: (2, 1), raising=False)
@@ -372,12 +365,12 @@ def test_samples_are_worked_on_by_the_gpu_that_they_are_on(monkeypatch):
     assert gpus.current == 0
 
 
-def test_images_of_another_gpu_are_an_error():
+def test_arrays_on_another_gpu_are_an_error():
     with pytest.raises(ValueError, match=r"on GPU 1, and the current one is 0"):
-        adopted(TwoGpus(), NumbaArray())
+        as_cupy(TwoGpus(), NumbaArray())
 
 
-def test_results_are_of_the_library_of_the_input(monkeypatch):
+def test_results_belong_to_the_library_of_the_input(monkeypatch):
     library = ModuleType("tensors")
     library.from_dlpack = lambda array: ("tensor", array)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tensors", library)
@@ -387,151 +380,3 @@ def test_results_are_of_the_library_of_the_input(monkeypatch):
     assert returned_as(np.ones(3), result) is result
     monkeypatch.delattr(library, "from_dlpack")
     assert returned_as(Tensor(), result) is result
-
-
-# Memory
-
-
-def test_weighted_samples_stay_on_the_gpu_where_there_is_room(on_gpu, rng, monkeypatch):
-    Y, weights = rng.standard_normal((300, 6, 5)).astype(np.float32), rng.random(300)
-    model = kl.KroneckerDictionaryLearning((6, 7), n_nonzero_coefs=3, max_iter=2, random_state=0)
-    expected = model.set_params(device="cuda").fit(Y, sample_weight=weights).history_["rmse"]
-    given = on_gpu.upload(Y), on_gpu.upload(weights)
-    with kl.cuda.memory_limit(Y.nbytes):
-        found = model.fit(given[0], sample_weight=given[1]).history_["rmse"]
-    np.testing.assert_array_equal(found, expected)
-    monkeypatch.delattr(DeviceSource, "read")
-    monkeypatch.setattr(DeviceSource, "__abstractmethods__", frozenset())
-    found = model.fit(given[0], sample_weight=given[1]).history_["rmse"]
-    np.testing.assert_array_equal(found, expected)
-
-
-class Pool:
-    """A pool of CuPy."""
-
-    def free_bytes(self) -> int:
-        return 20
-
-    def malloc(self, size: int) -> None:
-        raise AssertionError("It can be asked.")
-
-
-def gpu_with(allocator: Any, free: int) -> Gpu:
-    """A GPU of which so many of 2000 bytes are left, and CuPy with an allocator."""
-    runtime = SimpleNamespace(memGetInfo=lambda: (free, 2000))
-    cuda = SimpleNamespace(runtime=runtime, get_allocator=lambda: allocator, alloc=allocator)
-    return Gpu(SimpleNamespace(cuda=cuda))
-
-
-@pytest.mark.parametrize(
-    ("held", "free", "expected"), [(1900, 50, 1000), (600, 100, 500), (100, 300, 300), (0, 0, 0)]
-)
-def test_pools_that_do_not_say_what_they_have_are_asked_for_it(held, free, expected):
-    asked = []
-
-    def allocate(size: int) -> None:
-        asked.append(size)
-        if size > held:
-            raise MemoryError
-
-    assert gpu_with(allocate, free).free_memory() == expected
-    # Nothing that they could get by growing.
-    assert all(size > free for size in asked)
-
-
-def test_what_a_pool_of_cupy_holds_is_free(gpu):
-    if isinstance(gpu, ArrayGpu):
-        pytest.skip("emulated, memory is not counted")
-    # The pool holds it from now on.
-    gpu.xp.empty(1 << 30, np.uint8)
-    assert gpu.free_memory() > gpu.xp.cuda.runtime.memGetInfo()[0] + (1 << 29)
-
-
-def test_threads_record_on_streams_of_their_own():
-    cuda = SimpleNamespace(Stream=lambda non_blocking: object())
-    gpu, both = Gpu(SimpleNamespace(cuda=cuda)), Barrier(2)
-
-    def streams(_: int) -> tuple[Any, Any]:
-        both.wait(10)
-        return gpu._replaying, gpu._replaying
-
-    with ThreadPoolExecutor(2) as threads:
-        (one, same), (other, _) = threads.map(streams, range(2))
-    assert one is same
-    assert one is not other
-
-
-def test_a_limit_is_all_the_memory_there_is():
-    gpu = gpu_with(Pool().malloc, 1000)
-    assert gpu.free_memory() == 1020
-    with kl.cuda.memory_limit(500):
-        assert gpu.free_memory() == 500
-        with kl.cuda.memory_limit(5000):
-            assert gpu.free_memory() == 1020
-        assert gpu.free_memory() == 500
-    assert gpu.free_memory() == 1020
-
-
-@pytest.mark.parametrize(
-    ("limit", "problem"), [(0, ValueError), (1.5, TypeError), (True, TypeError)]
-)
-def test_limits_are_numbers_of_bytes(limit, problem):
-    with pytest.raises(problem, match="memory_limit"), kl.cuda.memory_limit(limit):
-        pass
-
-
-class Copied(np.ndarray):
-    """An array on a GPU that can be copied to."""
-
-    def set(self, array: Any, stream: Any) -> None:
-        self[...] = array
-
-
-class StreamingCupy:
-    """What streaming needs of CuPy; everything happens at once."""
-
-    def __init__(self) -> None:
-        self.registered: list[str] = []
-        quiet = {name: lambda *_: None for name in ("wait_event", "synchronize", "record")}
-        runtime = SimpleNamespace(
-            hostRegister=lambda *_: self.registered.append("in"),
-            hostUnregister=lambda *_: self.registered.append("out"),
-            CUDARuntimeError=OSError,
-        )
-        self.cuda = SimpleNamespace(
-            runtime=runtime,
-            Stream=lambda non_blocking: SimpleNamespace(**quiet),
-            Event=lambda disable_timing: SimpleNamespace(**quiet),
-            get_current_stream=lambda: SimpleNamespace(**quiet),
-            alloc_pinned_memory=bytearray,
-        )
-
-    def empty(self, shape: Any, dtype: Any) -> Any:
-        return np.empty(shape, dtype).view(Copied)
-
-
-@pytest.mark.parametrize("count", [1, 7, 100])
-def test_samples_arrive_in_order_and_are_pinned_when_sent_again(rng, count):
-    xp, Y = StreamingCupy(), rng.standard_normal((count, 3, 2))
-    source = ArraySource(Y, (3, 2))
-    pieces = [slice(a, min(a + 8, count)) for a in range(0, count, 8)]
-    for registered in ([], ["in"], ["in"]):
-        chunks = [(rows, np.array(chunk)) for rows, chunk in streamed(xp, source, pieces)]
-        assert [rows for rows, _ in chunks] == pieces
-        np.testing.assert_array_equal(np.concatenate([c for _, c in chunks]), Y.reshape(count, 6))
-        assert xp.registered == registered
-    del source
-    assert xp.registered == ["in", "out"]
-
-
-def test_what_cannot_be_pinned_is_copied_every_time(rng):
-    xp, Y = StreamingCupy(), rng.standard_normal((20, 3))
-
-    def refuse(*_: Any) -> None:
-        raise OSError
-
-    xp.cuda.runtime.hostRegister = refuse
-    source = ArraySource(Y, (3,))
-    for _ in range(3):
-        chunks = [np.array(c) for _, c in streamed(xp, source, [slice(0, 12), slice(12, 20)])]
-        np.testing.assert_array_equal(np.concatenate(chunks), Y)

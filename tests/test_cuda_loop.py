@@ -1,9 +1,11 @@
-"""Iterations that a GPU does on its own, and how passes and they take over."""
+"""Whole iterations on a GPU, and how they alternate with passes."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,12 @@ import kronlearn as kl
 from emulated_gpu import EmulatedGpu
 from kronlearn.core.coder import Coder
 from kronlearn.core.engine import Iteration, Task
+from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.engine import Cuda
 from kronlearn.cuda.iterations import Iterations
 from kronlearn.io.arrays import ArraySource
 
-#: All that the GPU does on its own; numbers of nonzeros are those that other tests compile.
+#: Settings with whole iterations; other tests compile kernels for the same numbers of nonzeros.
 KINDS = [
     {"n_atoms": 8, "method": "omp", "n_nonzero_coefs": 4},
     {"n_atoms": 8, "structure": "orthonormal", "n_nonzero_coefs": 5},
@@ -29,7 +32,7 @@ KINDS = [
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """How many iterations the GPU is asked to do on its own, and how many it did."""
+    """For each run of iterations, how many were asked for, and how many were done."""
     asked: list[tuple[int, int]] = []
     run = Iterations.run
 
@@ -68,16 +71,16 @@ def test_iterations_end_where_the_processor_does(on_gpu, runs, rng, settings):
     expected, found = (fitted(Y, device, **settings) for device in ("cpu", "cuda"))
     rmse, wanted = (np.array(model.history_["rmse"]) for model in (found, expected))
     np.testing.assert_allclose(rmse[:2], wanted[:2], rtol=1e-4)
-    # Of few samples, one that changes its support counts; the paths part and meet.
+    # With few samples, a single changed support matters: the errors diverge and meet again.
     np.testing.assert_allclose(rmse, wanted, rtol=2e-2 if emulated else 1e-3)
-    # Tiny samples have no codes here.
+    # Tiny samples get no codes in whole iterations.
     nonzeros, most = (np.array(m.history_["mean_nonzeros"]) for m in (found, expected))
     assert np.all(nonzeros <= most)
     assert np.all(nonzeros >= 0.98 * most)
     assert np.all(np.diff(found.history_["seconds"]) >= 0)
     assert -found.score(Y) == pytest.approx(rmse.min(), rel=1e-6)
-    # Samples that single precision is not trusted with are no reason to leave the GPU; an atom
-    # that is not used at first may be.
+    # Samples for which single precision cannot be trusted do not end a run of iterations; an atom
+    # that is unused at first may.
     assert sum(done for _, done in runs) >= found.n_iter_ - 1
 
 
@@ -126,7 +129,7 @@ def test_iterations_are_a_function_of_the_dictionary(on_gpu, rng, settings):
     first = engine.iterations(start, coder, False, 3)
     assert first is not None
     for t, dictionary in enumerate([start, *(one.dictionary for one in first)][:3]):
-        # Whatever the engine did before, passes among it.
+        # The result does not depend on what the engine did before, passes included.
         [found] = engine.iterations(dictionary, coder, False, 1)
         assert (found.residual, found.nonzeros) == (first[t].residual, first[t].nonzeros)
         assert found.dictionary.factors[0].tobytes() == first[t].dictionary.factors[0].tobytes()
@@ -135,7 +138,7 @@ def test_iterations_are_a_function_of_the_dictionary(on_gpu, rng, settings):
         assert found.nonzeros == passed.nonzeros
 
 
-def test_kinds_without_kernels_are_left_to_passes(on_gpu, rng):
+def test_settings_without_specialised_kernels_run_no_iterations(on_gpu, rng):
     Y = image_like(rng, 60)
     engine = Cuda(ArraySource(Y, (8, 8)), 64)
     square = kl.KroneckerDictionary.normalized(rng.standard_normal((2, 8, 8)))
@@ -152,7 +155,7 @@ def test_kinds_without_kernels_are_left_to_passes(on_gpu, rng):
 
 
 def test_an_atom_that_is_not_used_is_replaced(on_gpu, runs, rng):
-    # The last left atom is none of any sample's.
+    # No sample uses the last left atom.
     Y = image_like(rng, 150)
     Y[:, -1] = 0
     start = [np.eye(8), np.linalg.qr(rng.standard_normal((8, 8)))[0]]
@@ -163,7 +166,7 @@ def test_an_atom_that_is_not_used_is_replaced(on_gpu, runs, rng):
     np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=5e-3)
 
 
-def test_passes_and_the_gpu_take_over_from_each_other(on_gpu, rng, monkeypatch):
+def test_passes_and_iterations_may_alternate(on_gpu, rng, monkeypatch):
     Y = image_like(rng, 160)
     settings = {"method": "omp", "max_iter": 6}
     expected = fitted(Y, "cpu", **settings)
@@ -186,11 +189,11 @@ def test_samples_that_are_not_finite_are_named(on_gpu, rng):
         fitted(Y, method="omp")
 
 
-def test_a_time_budget_ends_where_the_iterations_do_that_are_in_it(on_gpu, runs, rng, monkeypatch):
+def test_a_time_budget_limits_the_iterations_in_a_row(on_gpu, runs, rng, monkeypatch):
     run, late = Iterations.run, [0.0]
 
     def slowly(self: Iterations, dictionary: Any, count: int) -> list[Iteration]:
-        """As if every iteration took 100 seconds more."""
+        """Pretend that every iteration takes 100 seconds more."""
         done = []
         for iterated in run(self, dictionary, count):
             late[0] += 100.0
@@ -203,7 +206,21 @@ def test_a_time_budget_ends_where_the_iterations_do_that_are_in_it(on_gpu, runs,
     assert found.stop_reason_ == "time_budget"
     seconds = found.history_["seconds"]
     assert seconds[-2] < 650 <= seconds[-1]
-    # As many at once as there is time for.
+    # No more in a row than there is time for.
     asked = [count for count, _ in runs]
     assert max(asked) == 4
     assert asked[-1] == 1
+
+
+def test_threads_record_on_streams_of_their_own():
+    cuda = SimpleNamespace(Stream=lambda non_blocking: object())
+    gpu, both = Gpu(SimpleNamespace(cuda=cuda)), Barrier(2)
+
+    def streams(_: int) -> tuple[Any, Any]:
+        both.wait(10)
+        return gpu._recording_stream, gpu._recording_stream
+
+    with ThreadPoolExecutor(2) as threads:
+        (one, same), (other, _) = threads.map(streams, range(2))
+    assert one is same
+    assert one is not other

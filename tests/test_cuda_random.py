@@ -1,9 +1,9 @@
-"""A GPU against the processor on random problems: shapes, dtypes, targets, weights and sizes.
+"""Comparison of GPU and processor on random shapes, dtypes, targets, weights and sizes.
 
-Every sample must have the same residual to 1e-5 (float32) or 1e-10 (float64) of its norm, and where
-the selected atoms are nearly dependent, to what rounding makes of that. Where two atoms are equally
-good to rounding, GPU and processor may go different ways: such a code must be one that the method
-could have found, step by step. Of passes, the RMSE of all samples is compared.
+Every sample must have the same residual up to 1e-5 (float32) or 1e-10 (float64) of its norm, or up
+to rounding if the selected atoms are nearly dependent. If two atoms are equally good up to
+rounding, GPU and processor may select different ones: such a code must be one that the method could
+have found, step by step. For passes, the RMSE of all samples is compared.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import pytest
 import kronlearn as kl
 from emulated_gpu import EmulatedGpu
 
-# Residuals relative to the samples; scores of atoms that are the same to rounding, and how much
-# more or less than an error target a residual may be.
+# Tolerances of residuals, relative to the samples; of the scores of tied atoms; and of residuals
+# that meet an error target.
 SAME = {"float32": 1e-5, "float64": 1e-10}
 TIED = {"float32": 1e-3, "float64": 1e-7}
 MET = {"float32": 1e-4, "float64": 1e-9}
-# What is learned from codes of which some are tied, or summed with 11 bits.
+# Tolerance of errors after learning, with ties and with sums of codes that have 11 bits.
 LEARNED = 1e-3
-# Shapes (m, n) of both modes for which there are quick kernels, and numbers of nonzeros.
-QUICK = ((8, 8), (8, 8), (8, 16), (8, 16), (16, 16), (32, 32), (8, 32), (16, 32), (32, 16))
+# Shapes (m, n) of both modes that have specialised kernels, and numbers of nonzeros.
+SPECIALISED = ((8, 8), (8, 8), (8, 16), (8, 16), (16, 16), (32, 32), (8, 32), (16, 32), (32, 16))
 WIDTHS = (1, 2, 3, 5, 8, 12, 16)
 # The largest sizes of a mode, by the number of modes.
 LARGEST = {1: (40, 60), 2: (12, 18), 3: (5, 7)}
@@ -33,7 +33,7 @@ LARGEST = {1: (40, 60), 2: (12, 18), 3: (5, 7)}
 
 @dataclass(frozen=True)
 class Problem:
-    """What is drawn from a seed."""
+    """A problem that is drawn from a seed."""
 
     seed: int
     what: str
@@ -49,12 +49,12 @@ class Problem:
 
     @classmethod
     def drawn(cls, seed: int) -> Problem:
-        """The problem of a seed."""
+        """Draw the problem of a seed."""
         rng = np.random.default_rng(seed)
         method = str(rng.choice(["omp", "ols", "threshold"], p=[0.45, 0.45, 0.1]))
         what = str(rng.choice(["codes", "learning"], p=[0.7, 0.3]))
         if rng.random() < 0.4:
-            m, n = QUICK[0 if method == "threshold" else rng.integers(len(QUICK))]
+            m, n = SPECIALISED[0 if method == "threshold" else rng.integers(len(SPECIALISED))]
             patch_shape, n_atoms, s = (m, m), (n, n), int(rng.choice(WIDTHS))
         else:
             modes = int(rng.integers(1, 4))
@@ -98,7 +98,7 @@ def dictionary_of(problem: Problem, rng: np.random.Generator) -> Any:
 
 
 def samples_of(problem: Problem, dictionary: Any, rng: np.random.Generator) -> Any:
-    """Sparse, noise and all between, large and small; one is zero."""
+    """Samples from sparse to noise, large and small; one may be zero."""
     n, count = dictionary.n_codes, problem.n_samples
     X = rng.standard_normal((count, n)) * (rng.random((count, n)) < 4 / n)
     Y = X @ dictionary.to_dense().T
@@ -124,7 +124,7 @@ def settings_of(problem: Problem, Y: Any, rng: np.random.Generator) -> dict[str,
 
 @dataclass(frozen=True)
 class Replay:
-    """Whether a code's atoms are some that the method finds, in whatever order."""
+    """Whether the method could have selected the atoms of a code, in any order."""
 
     problem: Problem
     energy: float
@@ -132,16 +132,16 @@ class Replay:
     width: int
 
     def fault(self, left: Any, rest: Any, taken: list[int]) -> str:
-        """What is wrong with the atoms still to be taken, or nothing.
+        """What is wrong with the remaining atoms of the code, or an empty string.
 
-        ``left`` (features, atoms) and ``rest`` are what the earlier ones leave of the atoms and of
-        the sample.
+        ``left`` (features, atoms) and ``rest`` are the atoms and the sample after orthogonalisation
+        against the earlier atoms.
         """
         ols, single = self.problem.method == "ols", self.problem.dtype == "float32"
         norm, size = np.linalg.norm(rest), np.sqrt(self.energy)
         met = MET[self.problem.dtype] * size
         norms2 = (left**2).sum(axis=0)
-        # Of these, enough is left to be sure of their direction.
+        # The directions of these atoms are accurate enough.
         clear = norms2 > (1e-2 if single else 1e-6)
         scores = np.abs(left.T @ rest) / np.sqrt(np.where(ols & clear, norms2, 1))
         best = scores[clear].max(initial=0)
@@ -166,7 +166,7 @@ class Replay:
 
 
 def check_codes(problem: Problem) -> list[str]:
-    """What is wrong with samples that have another residual, if it is not a tie."""
+    """Faults of samples whose residual differs, except for ties."""
     rng = np.random.default_rng([problem.seed, 1])
     dictionary = dictionary_of(problem, rng)
     Y = samples_of(problem, dictionary, rng)
@@ -205,7 +205,7 @@ def check_codes(problem: Problem) -> list[str]:
 
 
 def check_learning(problem: Problem) -> list[str]:
-    """One iteration of both, and the scores of what they learn."""
+    """Compare one iteration on both, and the scores of the learned dictionaries."""
     rng = np.random.default_rng([problem.seed, 1])
     Y = samples_of(problem, dictionary_of(problem, rng), rng)
     settings = settings_of(problem, Y, rng)
@@ -232,12 +232,12 @@ def check_learning(problem: Problem) -> list[str]:
     if abs(first[0] - first[1]) > same * size:
         faults.append(f"first RMSE {first[0] / size:.8g} {first[1] / size:.8g}")
     scores = [-models[1].set_params(device=device).score(Y) for device in ("cuda", "cpu")]
-    # From few samples, atoms are learned that all but depend on each other.
+    # Few samples lead to atoms that are nearly dependent.
     enough = len(Y) > 5 * np.prod(problem.n_atoms)
     if abs(scores[0] - scores[1]) > (same if enough else LEARNED) * size:
         faults.append(f"RMSE of one dictionary {scores[0] / size:.8g} {scores[1] / size:.8g}")
     learned = -models[0].set_params(device="cpu").score(Y)
-    # Sums of products begin with atoms that depend on each other: what is learned is up to ties.
+    # Sums of products begin with dependent atoms, so that ties decide what is learned.
     if enough and problem.n_terms == 1 and learned - scores[1] > LEARNED * size:
         faults.append(f"RMSE of what is learned {learned / size:.8g} {scores[1] / size:.8g}")
     return faults
@@ -246,7 +246,7 @@ def check_learning(problem: Problem) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 1000, 100))
 def test_random_problems_have_the_same_answers(on_gpu, first):
-    # Kernels are compiled for every problem: emulated, one takes seconds.
+    # Kernels are compiled for every problem, which takes seconds if they are emulated.
     emulated = isinstance(on_gpu, EmulatedGpu)
     faults = {}
     for seed in range(first, first + (1 if emulated else 100)):

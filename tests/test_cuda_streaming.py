@@ -1,4 +1,4 @@
-"""Learning on a GPU from samples that it has no memory for."""
+"""Learning on a GPU from samples that do not fit into its memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GENERAL = {"method": "omp"}
 
 
 class SmallGpu(EmulatedGpu):
-    """An emulated GPU that has no more memory than is allowed."""
+    """An emulated GPU with no more free memory than the limit."""
 
     def free_memory(self) -> int:
         return current_limit() or super().free_memory()
@@ -36,7 +36,7 @@ EMULATED = SmallGpu
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
-    """Whether the GPU streamed samples when it ran on its own, and how many iterations it did."""
+    """For each run of iterations, whether samples were streamed, and the number of iterations."""
     asked: list[tuple[bool, int]] = []
     run = Iterations.run
 
@@ -74,7 +74,7 @@ def test_samples_that_do_not_fit_give_the_same_dictionary(on_gpu, runs, rng, set
     assert sum(done for _, done in runs) >= 2 * (found.n_iter_ - 1)
     rmse, wanted = (model.history_["rmse"] for model in (found, expected))
     np.testing.assert_allclose(rmse[:2], wanted[:2], rtol=1e-6)
-    # Of few samples, one that changes its support counts.
+    # With few samples, a single changed support matters.
     np.testing.assert_allclose(rmse, wanted, rtol=1e-5)
     assert found.history_["mean_nonzeros"] == expected.history_["mean_nonzeros"]
     assert np.all(np.diff(found.history_["seconds"]) >= 0)
@@ -83,7 +83,7 @@ def test_samples_that_do_not_fit_give_the_same_dictionary(on_gpu, runs, rng, set
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_limit_counts_codes(on_gpu, runs, rng):
+def test_codes_count_towards_a_limit(on_gpu, runs, rng):
     Y = image_like(rng, 150 if isinstance(on_gpu, EmulatedGpu) else 5000)
     settings = {"n_atoms": 16, "n_nonzero_coefs": 5, "max_iter": 1}
     expected = fitted(Y, **settings)
@@ -93,12 +93,12 @@ def test_a_limit_counts_codes(on_gpu, runs, rng):
     assert not runs
     np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=1e-3)
     with pytest.raises(MemoryError, match=r"leaves \d+ for them; raise the limit"):
-        # So many atoms have no full moments.
+        # Full moments exist only for fewer atoms.
         fitted(Y, 120 * len(Y), **settings | {"n_atoms": 33})
 
 
-def test_iterations_of_streams_end_where_one_fails(on_gpu, runs, rng):
-    # Copies of one sample leave atoms unused, which is for the processor to see to.
+def test_streamed_iterations_stop_at_one_that_fails(on_gpu, runs, rng):
+    # Copies of one sample leave atoms unused, which the processor has to replace.
     Y = image_like(rng, 40)
     Y[:] = Y[:1]
     expected, found = (fitted(Y, limit, **GENERAL) for limit in (None, Y.nbytes))
@@ -106,7 +106,7 @@ def test_iterations_of_streams_end_where_one_fails(on_gpu, runs, rng):
     np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], atol=1e-4)
 
 
-def test_samples_of_streams_that_are_not_finite_are_named(on_gpu, rng):
+def test_streamed_samples_that_are_not_finite_are_named(on_gpu, rng):
     Y = image_like(rng, 50)
     Y[17, 2, 3] = np.nan
     with pytest.raises(ValueError, match="sample 17"):
@@ -123,9 +123,9 @@ def test_chunks_come_in_order_in_every_pass(gpu, rng, memory):
         chunks = [(rows, gpu.download(chunk)) for rows, chunk in samples.chunks()]
         assert [rows for rows, _ in chunks] == samples.pieces
         np.testing.assert_array_equal(np.concatenate([c for _, c in chunks]), Y.reshape(100, 20))
-        # One that is broken off does no harm.
+        # A pass that is broken off does not disturb the next one.
         next(iter(samples.chunks()))
-    kept = sum(chunk.nbytes for chunk in samples._kept.values())
+    kept = sum(chunk.nbytes for chunk in samples._resident_chunks.values())
     assert kept + 3 * samples.longest * 80 <= max(memory, 3 * 80)
     assert memory < 1600 or kept > 0
     assert samples.largest() == np.abs(Y).max()
@@ -140,7 +140,7 @@ def test_chunks_are_whole_blocks(gpu, rng, block_size):
         assert pieces[-1].stop == 100
 
 
-def test_streams_need_not_end(gpu, rng):
+def test_streams_may_be_endless(gpu, rng):
     Y = rng.standard_normal((20, 6)).astype(np.float32)
     source = ArraySource(Y, (6,))
     pieces = [slice(0, 8), slice(8, 16), slice(16, 20)]

@@ -1,4 +1,4 @@
-"""Structs that NumPy fills and kernels read: every field is where both expect it."""
+"""The structs that host code fills have the same layout in NumPy and in the kernels."""
 
 from __future__ import annotations
 
@@ -7,31 +7,28 @@ import subprocess
 import pytest
 
 from emulated_gpu import COMPILER, OPTIONS, include_emulation
-from kronlearn.cuda import block_sums, chunk_sums, groups, image_passes, pixels, updates
-from kronlearn.cuda.device import defined, include_options
-from kronlearn.cuda.slabs import GRID
-from kronlearn.cuda.tables import SHAPE
-from kronlearn.cuda.tasks import TASK
+from kronlearn.cuda import structs
+from kronlearn.cuda.device import include_options, macros
 
 STRUCTS = {
-    "Shape": ("dictionary.cuh", SHAPE),
-    "Task<float>": ("task.cuh", TASK),
-    "update::Update": ("update_task.cuh", updates._UPDATE),
-    "ChunkSums": ("chunk_sums.cu", chunk_sums._CHUNK_SUMS),
-    "BlockTask": ("block_sums.cu", block_sums._TASK),
-    "PatchGrid": ("patches.cuh", GRID),
-    "CodingTask": ("image_coding.cuh", image_passes._CODING),
-    "GroupTask": ("group_matching.cuh", groups._TASK),
-    "PixelTask": ("pixels.cu", pixels._PIXELS),
-    "NoiseTask": ("noise.cu", pixels._NOISE_TASK),
+    "Shape": ("dictionary.cuh", structs.SHAPE),
+    "Task<float>": ("task.cuh", structs.TASK),
+    "update::Update": ("update_task.cuh", structs.UPDATE),
+    "ChunkSums": ("chunk_sums.cu", structs.CHUNK_SUMS),
+    "BlockTask": ("block_sums.cu", structs.BLOCK_TASK),
+    "PatchGrid": ("patches.cuh", structs.PATCH_GRID),
+    "CodingTask": ("coding_task.cuh", structs.CODING_TASK),
+    "GroupTask": ("group_matching.cuh", structs.GROUP_TASK),
+    "PixelTask": ("pixels.cu", structs.PIXEL_TASK),
+    "NoiseTask": ("noise.cu", structs.NOISE_TASK),
 }
-#: Fields that are in a struct within the struct.
+#: Fields of a struct within the struct.
 WITHIN = {("CodingTask", name): "patches." for name in ("first", "count", "values", "weights")}
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is at hand")
 @pytest.mark.parametrize("struct", STRUCTS)
-def test_numpy_and_kernels_agree_where_fields_are(struct):
+def test_numpy_and_kernels_agree_on_the_offsets_of_fields(struct):
     file, dtype = STRUCTS[struct]
     checks = [f"static_assert(sizeof(X) == {dtype.itemsize});"]
     for name, (kind, offset, *_) in dtype.fields.items():
@@ -41,6 +38,6 @@ def test_numpy_and_kernels_agree_where_fields_are(struct):
     text = f'#include "cuda_emulation.hpp"\n#include "{file}"\nusing namespace kronlearn;\n'
     text += f"using X = {struct};\n" + "\n".join(checks)
     command = [COMPILER, *OPTIONS, "-fsyntax-only", *include_emulation(), *include_options()]
-    command += [*defined(PIXEL="float"), "-x", "c++", "-"]
+    command += [*macros(M=8, N=8, PIXEL="float"), "-x", "c++", "-"]
     found = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr

@@ -14,7 +14,7 @@ from kronlearn.core.engine import PassSums, Task
 from kronlearn.core.moments import ModeMoments, Moments
 from kronlearn.core.structures import General, Orthonormal
 from kronlearn.cuda.tables import Tables
-from kronlearn.cuda.updates import DeviceUpdate, Made
+from kronlearn.cuda.updates import DeviceUpdate, IterationResult
 from kronlearn.engines.threads import Threads
 from kronlearn.io.arrays import ArraySource
 
@@ -27,13 +27,13 @@ def dictionary_of(rng: np.random.Generator, m: int, n: int) -> kl.KroneckerDicti
 
 
 def samples_of(rng: np.random.Generator, m: int, count: int) -> ArraySource:
-    """Samples whose rows differ threefold in size."""
+    """Samples whose first rows are three times as large as their last ones."""
     Y = rng.standard_normal((count, m, m)) * np.logspace(0, -0.5, m)[:, None]
     return ArraySource(Y, (m, m))
 
 
 def give(update: DeviceUpdate, sums: list[np.ndarray], found: PassSums) -> None:
-    """Pass sums in double precision as those of three blocks in single precision."""
+    """Set sums in double precision, as those of three blocks in single precision."""
     gpu = update.gpu
     counts = [found.energy, found.residual, found.code_energy, float(found.nonzeros)]
     update.partial_counts[1] = gpu.upload(np.array(counts))
@@ -52,11 +52,11 @@ def test_updates_from_full_moments_are_those_of_the_processor(gpu, rng, structur
     task = Task(dictionary, coder, "full" if structure is General else "xy")
     found = Threads(samples_of(rng, 8, 3000)).run(task)
     moments = Moments.of_pass(task, found)
-    update = DeviceUpdate(gpu, dictionary, structure is Orthonormal, kept=4, rows=3)
+    update = DeviceUpdate(gpu, dictionary, structure is Orthonormal, capacity=4, rows=3)
     update.begin(dictionary.factors)
     give(update, [moments.xy] if moments.xx is None else [moments.xx, moments.xy], found)
     update.run("update_both")
-    [made] = update.made()
+    [made] = update.results()
     expected, _ = structure().update(dictionary, moments)
     assert_made(made, expected, found)
     assert_tables(gpu, update, expected)
@@ -66,7 +66,7 @@ def test_updates_from_full_moments_are_those_of_the_processor(gpu, rng, structur
 def test_updates_mode_by_mode_are_those_of_the_processor(gpu, rng, m, n):
     dictionary, coder, structure = dictionary_of(rng, m, n), Coder("omp", 6), General()
     threads = Threads(samples_of(rng, m, 600))
-    update = DeviceUpdate(gpu, dictionary, False, kept=4, rows=3)
+    update = DeviceUpdate(gpu, dictionary, False, capacity=4, rows=3)
     update.begin(dictionary.factors)
     expected: Any = dictionary
     scales = [np.ones(n), np.ones(n)]
@@ -82,12 +82,12 @@ def test_updates_mode_by_mode_are_those_of_the_processor(gpu, rng, m, n):
         update.run(kernel)
         stack, scales[mode] = structure.solve(expected.stacks[mode], sums)
         expected = expected.with_stack(mode, stack)
-    [made] = update.made()
+    [made] = update.results()
     assert_made(made, expected, first)
     assert_tables(gpu, update, expected)
 
 
-def assert_made(made: Made, expected: Any, found: PassSums) -> None:
+def assert_made(made: IterationResult, expected: Any, found: PassSums) -> None:
     assert not made.failed
     for factor, wanted in zip(made.factors, expected.factors, strict=True):
         np.testing.assert_allclose(factor, wanted, rtol=0, atol=1e-10)
@@ -95,7 +95,7 @@ def assert_made(made: Made, expected: Any, found: PassSums) -> None:
 
 
 def assert_tables(gpu: Any, update: DeviceUpdate, expected: Any) -> None:
-    """The tables are those of the new dictionary."""
+    """The tables belong to the new dictionary."""
     numbers = Tables.of(expected.factors).numbers
     np.testing.assert_allclose(gpu.download(update.double_tables), numbers, rtol=0, atol=1e-9)
     np.testing.assert_allclose(gpu.download(update.single_tables), numbers, rtol=0, atol=1e-6)
@@ -103,13 +103,13 @@ def assert_tables(gpu: Any, update: DeviceUpdate, expected: Any) -> None:
 
 def test_atoms_that_no_code_uses_are_left_to_the_processor(gpu, rng):
     dictionary = dictionary_of(rng, 8, 16)
-    update = DeviceUpdate(gpu, dictionary, False, kept=4, rows=3)
+    update = DeviceUpdate(gpu, dictionary, False, capacity=4, rows=3)
     update.begin(dictionary.factors)
     P = np.diag(np.arange(16.0))
     rows = np.concatenate([P, rng.standard_normal((16, 8))], axis=1)
     update.partial[0] = gpu.upload(rows.astype(np.float32).ravel())
     for kernel in ("update_left", "update_right"):
         update.run(kernel)
-    [made] = update.made()
+    [made] = update.results()
     assert made.failed
     assert int(gpu.download(update.stopped)[0]) == 1

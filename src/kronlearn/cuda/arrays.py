@@ -1,6 +1,6 @@
-"""Arrays that lie on a GPU: told from others, taken and given without a copy, and read as samples.
+"""Arrays on a GPU: how they are recognised, exchanged with other libraries, and read as samples.
 
-Nothing here imports CuPy before an array on a GPU is met, or one is asked for.
+This module imports CuPy only once an array on a GPU is passed, or CuPy is asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kronlearn.cuda.memory import free_memory
 
 __all__ = [
     "DeviceSource",
-    "adopted",
+    "as_cupy",
     "cupy",
     "gpu_of",
     "in_memory",
@@ -26,34 +26,34 @@ __all__ = [
     "returned_as",
 ]
 
-# What DLPack calls memory of a GPU, and memory that a GPU and the processor share.
+# DLPack's numbers for the memory of a GPU, and for memory that a GPU and the processor share.
 _CUDA, _CUDA_MANAGED = 2, 13
-# Kernels read samples in pieces of so many bytes.
+# Bytes that kernels read at a time.
 _ALIGNMENT = 16
 
 
 def is_on_gpu(array: Any) -> bool:
-    """Whether an array of CuPy, PyTorch or another library lies in the memory of a GPU."""
+    """Whether an array of CuPy, PyTorch or another library is in the memory of a GPU."""
     try:
         if hasattr(array, "__cuda_array_interface__"):
             return True
     except RuntimeError:
-        # PyTorch says so of tensors on a GPU that require gradients.
+        # PyTorch raises this for tensors on a GPU that require gradients.
         return True
-    ask = getattr(array, "__dlpack_device__", None)
-    return ask is not None and ask()[0] in (_CUDA, _CUDA_MANAGED)
+    dlpack_device = getattr(array, "__dlpack_device__", None)
+    return dlpack_device is not None and dlpack_device()[0] in (_CUDA, _CUDA_MANAGED)
 
 
 @cache
 def cupy() -> Any:
-    """CuPy, where there is a GPU for it.
+    """The module CuPy, after checking that a GPU is available.
 
     Raises
     ------
     ImportError
         If CuPy is not installed.
     RuntimeError
-        If there is no GPU, or its driver does not answer.
+        If there is no GPU, or its driver does not respond.
     """
     try:
         import cupy
@@ -75,7 +75,7 @@ def cupy() -> Any:
 
 
 def gpu_of(array: Any) -> AbstractContextManager[Any]:
-    """A context in which the current GPU is the one that an array lies on, if it is on any."""
+    """A context that makes the GPU of an array the current one, and does nothing for others."""
     if not is_on_gpu(array):
         return nullcontext()
     xp = cupy()
@@ -83,46 +83,44 @@ def gpu_of(array: Any) -> AbstractContextManager[Any]:
         number = array.__dlpack_device__()[1]
     else:
         number = xp.asarray(array).device.id
-    found: AbstractContextManager[Any] = xp.cuda.Device(number)
-    return found
+    device: AbstractContextManager[Any] = xp.cuda.Device(number)
+    return device
 
 
-def adopted(xp: Any, array: Any) -> Any:
-    """An array on the current GPU as one of CuPy, ``xp``, that shares its memory.
+def as_cupy(xp: Any, array: Any) -> Any:
+    """An array on the current GPU as an array of CuPy, ``xp``, that shares its memory.
 
-    By DLPack where it is offered: CuPy's stream then waits for what the other library has still to
-    write, which ``__cuda_array_interface__`` of PyTorch does not see to.
+    DLPack is preferred: CuPy's stream then waits until the other library has written the array,
+    which PyTorch's ``__cuda_array_interface__`` does not ensure.
     """
-    if isinstance(array, xp.ndarray):
-        found = array
-    else:
+    if not isinstance(array, xp.ndarray):
         if getattr(array, "requires_grad", False):
             array = array.detach()
-        found = xp.from_dlpack(array) if hasattr(array, "__dlpack__") else xp.asarray(array)
-    own = getattr(getattr(found, "device", None), "id", None)
+        array = xp.from_dlpack(array) if hasattr(array, "__dlpack__") else xp.asarray(array)
+    own = getattr(getattr(array, "device", None), "id", None)
     if own is not None and own != xp.cuda.Device().id:
         raise ValueError(
-            f"An array lies on GPU {own}, and the current one is {xp.cuda.Device().id}: "
-            f"use cupy.cuda.Device({own}).use() before."
+            f"An array is on GPU {own}, and the current one is {xp.cuda.Device().id}: "
+            f"call cupy.cuda.Device({own}).use() first."
         )
-    return found
+    return array
 
 
 def in_memory(array: Any) -> Any:
-    """A copy in the memory of the processor of an array on a GPU, or of a list with some.
+    """A copy of an array on a GPU, or of a list with such arrays, in the memory of the processor.
 
-    Anything else is returned as it is.
+    Anything else is returned unchanged.
     """
     if isinstance(array, list | tuple) and any(map(is_on_gpu, array)):
         return [in_memory(part) for part in array]
     if not is_on_gpu(array):
         return array
     with gpu_of(array):
-        return cupy().asnumpy(adopted(cupy(), array))
+        return cupy().asnumpy(as_cupy(cupy(), array))
 
 
 def returned_as(given: Any, result: Any) -> Any:
-    """A result of CuPy or NumPy as an array of the library of what was given, in the same place."""
+    """A result of CuPy or NumPy as an array of the library of the input, sharing memory."""
     library = sys.modules.get(type(given).__module__.partition(".")[0])
     if isinstance(given, type(result)) or not hasattr(library, "from_dlpack"):
         return result
@@ -130,16 +128,15 @@ def returned_as(given: Any, result: Any) -> Any:
 
 
 class DeviceSource(Source):
-    """Samples of an array that lies on a GPU.
+    """Samples in an array on a GPU.
 
     Parameters
     ----------
     array : array of CuPy, PyTorch or another library, of shape (N, m_1, …, m_d) or (N, m_1·…·m_d)
-        Used as it lies there if it is C-contiguous float32 or float64 and begins at a multiple of
-        16 bytes, otherwise copied.
+        Not copied if it is C-contiguous float32 or float64 and begins at a multiple of 16 bytes.
     patch_shape : tuple of int
     name : str
-        What errors call it.
+        The name of the array in error messages.
 
     Attributes
     ----------
@@ -150,7 +147,7 @@ class DeviceSource(Source):
 
     def __init__(self, array: Any, patch_shape: tuple[int, ...], name: str = "Y") -> None:
         self.xp, self.patch_shape, self.name = cupy(), patch_shape, name
-        array = adopted(self.xp, array)
+        array = as_cupy(self.xp, array)
         check_size(array.shape, name)
         check_shape(array.shape, patch_shape, name)
         if array.dtype.kind not in "fiub":
@@ -166,14 +163,14 @@ class DeviceSource(Source):
         return int(self.array.shape[0])
 
     def scaled(self, roots: NDArray[np.float64]) -> DeviceSource | None:
-        """The samples times the roots of their weights, on the GPU; None if they do not fit there.
+        """The samples times the roots of their weights, as a source on the GPU.
 
-        They may take half of the memory that is left.
+        None if they would take more than half of the free memory.
         """
         if self.array.nbytes > free_memory(self.xp) // 2:
             return None
-        factors = self.xp.asarray(roots.astype(self.dtype))[:, None]
-        scaled = DeviceSource(self.array * factors, self.patch_shape, self.name)
+        column = self.xp.asarray(roots.astype(self.dtype))[:, None]
+        scaled = DeviceSource(self.array * column, self.patch_shape, self.name)
         scaled.is_rows, scaled.sqrt_weights = self.is_rows, roots
         return scaled
 

@@ -1,67 +1,63 @@
-"""Sums over samples that come to the GPU chunk by chunk."""
+"""Sums over samples that are streamed to the GPU, chunk by chunk."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from kronlearn.cuda.device import Gpu
-from kronlearn.cuda.tasks import struct
+from kronlearn.cuda.structs import CHUNK_SUMS, new_struct, set_fields
 from kronlearn.cuda.updates import THREADS, DeviceUpdate, partial_sums
 
 __all__ = ["PARTS", "ChunkSums"]
 
-#: A sum in double precision is given to an update as so many rows of single precision.
+#: A total in double precision is passed to an update as this many rows of single precision.
 PARTS = 3
-
-_POINTERS = (
-    *("partial", "partial_counts", "totals", "total_counts"),
-    *("sums", "counts", "arrived", "stopped"),
-)
-
-#: The struct ChunkSums of the kernels.
-_CHUNK_SUMS = np.dtype(
-    [
-        *((name, np.int32) for name in ("begins", "ends", "numbers", "rows")),
-        *((name, np.uint64) for name in _POINTERS),
-    ],
-    align=True,
-)
 
 
 class ChunkSums:
-    """Adds up the sums of chunks, one after the other, for an update of ``PARTS`` rows.
+    """Adds up the sums of one chunk after the other, for an update that has ``PARTS`` rows.
 
     Parameters
     ----------
     gpu : Gpu
     update : DeviceUpdate
-        Which gets the sums.
+        The update that is given the total.
     rows : int
-        How many blocks leave sums of a chunk at most.
+        The most blocks that leave sums of a chunk.
 
     Attributes
     ----------
     partial, partial_counts : arrays on the GPU
-        Where these blocks leave them.
+        The sums and counts that these blocks leave.
     """
 
     def __init__(self, gpu: Gpu, update: DeviceUpdate, rows: int) -> None:
         self.gpu, self.update, xp = gpu, update, gpu.xp
         numbers = update.partial.shape[1]
         self.partial, self.partial_counts = partial_sums(gpu, rows, numbers)
-        self.totals, self.total_counts = xp.zeros(numbers), xp.zeros(4)
-        self.arrived, self.stopped = xp.zeros(1, np.int32), update.stopped
-        self.sums, self.counts = update.partial, update.partial_counts
-        places = {name: gpu.address(getattr(self, name)) for name in _POINTERS}
-        self.task = struct(_CHUNK_SUMS, numbers=numbers, **places)
+        self._totals, self._total_counts = xp.zeros(numbers), xp.zeros(4)
+        self._arrived = xp.zeros(1, np.int32)
+        self._task = new_struct(
+            gpu,
+            CHUNK_SUMS,
+            numbers=numbers,
+            partial=self.partial,
+            totals=self._totals,
+            total_counts=self._total_counts,
+            sums=update.partial,
+            counts=update.partial_counts,
+            arrived=self._arrived,
+            stopped=update.stopped,
+        )
 
     def add(self, rows: int, begins: bool, ends: bool, of_coding: bool) -> None:
-        """Enqueue it for a chunk of which so many blocks have left sums.
+        """Enqueue the addition of a chunk's sums, which ``rows`` blocks have left.
 
-        The first chunk ``begins``, the last one ``ends``. A pass ``of_coding`` has counts.
+        The first chunk ``begins`` the total and the last one ``ends`` it. Only a pass ``of_coding``
+        leaves counts.
         """
-        task = self.task.copy()
-        task["rows"], task["begins"], task["ends"] = rows, begins, ends
-        if not of_coding:
-            task["partial_counts"] = 0
+        task = self._task.copy()
+        counts = self.partial_counts if of_coding else None
+        values = {"rows": rows, "begins": begins, "ends": ends, "partial_counts": counts}
+        set_fields(self.gpu, task, **values)
         self.gpu.launch_blocks("chunk_sums.cu", "add_chunk", self.update.blocks, THREADS, task)

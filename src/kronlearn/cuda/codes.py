@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +15,14 @@ __all__ = ["GpuCodes"]
 
 # CuPy numbers the entries of a sparse matrix with 32 bits.
 _MOST_ENTRIES = 2**31 - 1
-# The names of the parts, which the kernels have for them, too.
-_PARTS = ("index", "nonzeros", "value", "residual2")
 
 
 @dataclass(frozen=True)
 class GpuCodes:
-    """Codes of fixed width: of row k the first ``nonzeros[k]`` entries count, indices ascending.
+    """Codes of fixed width: in row k, the first ``nonzeros[k]`` entries count, indices ascending.
 
-    ``index``, ``value`` are (N, width), ``nonzeros`` and ``residual2`` (the squared norms of the
-    residuals) are (N,).
+    ``index`` and ``value`` are (N, width), ``nonzeros`` and ``residual2`` (the squared norms of
+    the residuals) are (N,).
     """
 
     gpu: Gpu
@@ -42,19 +39,19 @@ class GpuCodes:
         width: int,
         dtype: Any,
         *,
-        counted: bool = True,
+        limited: bool = True,
         zeroed: bool = True,
     ) -> GpuCodes:
         """Memory for the codes of N samples.
 
         Parameters
         ----------
-        counted : bool
-            Whether a memory limit may refuse them; those of a chunk are taken whatever they need.
+        limited : bool
+            Raise MemoryError if a memory limit leaves too little; for a chunk, no limit applies.
         zeroed : bool
-            Whether something may read them before a kernel that codes has written all of them.
+            Fill with zeros, for kernels that may read codes before a kernel has written them.
         """
-        if counted:
+        if limited:
             sizes = np.dtype(np.int32).itemsize + np.dtype(dtype).itemsize
             check_codes(n_samples * (width + 1) * sizes)
         make = gpu.xp.zeros if zeroed else gpu.xp.empty
@@ -66,21 +63,24 @@ class GpuCodes:
             make(n_samples, dtype),
         )
 
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The arrays by name, which is also the name of their fields in the structs of kernels."""
+        names = ("index", "nonzeros", "value", "residual2")
+        return {name: getattr(self, name) for name in names}
+
     def __reduce__(self) -> tuple[Any, ...]:
-        """Codes go to another process by way of the memory of the processor."""
-        return _received, tuple(self.gpu.download(getattr(self, part)) for part in _PARTS)
+        """Copy codes through the memory of the processor to another process."""
+        return _on_current_gpu, tuple(map(self.gpu.download, self.arrays.values()))
 
     def __getitem__(self, rows: slice) -> GpuCodes:
-        return GpuCodes(self.gpu, *(getattr(self, part)[rows] for part in _PARTS))
-
-    def addresses(self, address: Callable[[Any], int]) -> dict[str, int]:
-        """Where the parts are, by the names that the kernels have for them."""
-        return {part: address(getattr(self, part)) for part in _PARTS}
+        return GpuCodes(self.gpu, *(array[rows] for array in self.arrays.values()))
 
     def packed(self) -> tuple[Any, Any, Any]:
-        """Values, indices and starts as a sparse matrix has them; these codes are of no more use.
+        """Values, indices and row starts of a sparse matrix.
 
-        Where all are of full width, nothing is copied.
+        They may share memory with these codes, which must not be used afterwards: rows of full
+        width are not copied.
         """
         xp, (count, width) = self.gpu.xp, self.index.shape
         starts = xp.zeros(count + 1, np.int64)
@@ -101,7 +101,7 @@ class GpuCodes:
         return value, index, starts
 
 
-def _received(*parts: NDArray[Any]) -> GpuCodes:
-    """Codes from the memory of the processor, on the current GPU."""
-    here = current_gpu()
-    return GpuCodes(here, *map(here.upload, parts))
+def _on_current_gpu(*arrays: NDArray[Any]) -> GpuCodes:
+    """Codes copied from the memory of the processor to the current GPU."""
+    gpu = current_gpu()
+    return GpuCodes(gpu, *map(gpu.upload, arrays))

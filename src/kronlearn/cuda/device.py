@@ -1,4 +1,4 @@
-"""The GPU: arrays on it, and kernels that are compiled for it at their first use."""
+"""The GPU: memory, launches, and kernels that are compiled for it at first use."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from kronlearn.core.source import Source
 from kronlearn.cuda.arrays import cupy
 from kronlearn.cuda.memory import free_memory
-from kronlearn.cuda.streaming import streamed
+from kronlearn.cuda.streaming import stream_chunks
 
-__all__ = ["C_TYPES", "Gpu", "c_type", "current_gpu", "defined", "include_options", "kernel_texts"]
+__all__ = ["C_TYPES", "Gpu", "c_type", "current_gpu", "include_options", "kernel_texts", "macros"]
 
 logger = logging.getLogger(__name__)
 
-#: What C++ calls the dtypes that kernels know.
+#: The dtypes that kernels support, with their names in C++.
 C_TYPES = {
     np.dtype(np.float32): "float",
     np.dtype(np.float64): "double",
@@ -41,14 +41,14 @@ C_TYPES = {
 }
 
 _KERNELS = Path(__file__).parent / "kernels"
-# Where the kernels' files are, and those that they share with the native code: an installed package
-# has these among the kernels, a source tree where the native code is.
+# Folders of the kernels and of the headers that they share with the native code. An installed
+# package has these headers among the kernels, a source tree in the folder of the native code.
 _FOLDERS = (_KERNELS, Path(__file__).parents[3] / "native")
-_TEAM = 32
-_TEAMS_PER_BLOCK = 4
-# Bytes of shared memory that a block takes besides its own.
+# Threads of a team (a warp), and teams of a block.
+_TEAM, _TEAMS_PER_BLOCK = 32, 4
+# Bytes of shared memory that the system takes for each block.
 _SYSTEM_SHARED = 1024
-# NVRTC compiles as many files at a time as there are threads that ask it to.
+# NVRTC compiles one file per calling thread.
 _compilers = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "kronlearn-compiler")
 
 
@@ -60,18 +60,19 @@ def current_gpu() -> Gpu:
     ImportError
         If CuPy is not installed.
     RuntimeError
-        If there is no GPU, its driver does not answer, or there is no compiler for kernels.
+        If there is no GPU, its driver does not respond, or NVRTC, the compiler, is missing.
     """
     return _current()
 
 
 def _current() -> Gpu:
+    # Tests replace this function where other modules have imported current_gpu already.
     return _gpu(int(cupy().cuda.Device().id))
 
 
 @cache
 def _gpu(device: int) -> Gpu:
-    """The same for the same GPU: what is kept on one is of no use to another."""
+    """The one object for a GPU, which caches keyed by GPUs rely on."""
     xp = cupy()
     try:
         xp.cuda.nvrtc.getVersion()
@@ -85,28 +86,28 @@ def _gpu(device: int) -> Gpu:
 
 
 class Gpu:
-    """A GPU, through CuPy; several threads may use it at the same time.
+    """A GPU, driven through CuPy; several threads may use it at the same time.
 
     Parameters
     ----------
     cupy : module
     device : int
-        Which GPU it is.
+        CUDA's number of the GPU.
 
     Attributes
     ----------
     xp : module
-        CuPy: the functions of NumPy for arrays on the GPU.
+        CuPy: NumPy's functions for arrays on the GPU.
     """
 
     def __init__(self, cupy: Any, device: int = 0) -> None:
         self.xp, self._device = cupy, device
-        self._of_thread = threading.local()
-        self._shared_sizes = threading.Lock()
+        self._thread = threading.local()
+        self._shared_memory_lock = threading.Lock()
 
     @cached_property
     def n_multiprocessors(self) -> int:
-        """How many multiprocessors the GPU has."""
+        """The number of multiprocessors."""
         return int(self._properties["multiProcessorCount"])
 
     @cached_property
@@ -116,9 +117,9 @@ class Gpu:
 
     @cached_property
     def shared_memory(self) -> int:
-        """Bytes of shared memory that a block can have.
+        """The largest shared memory of a block, in bytes.
 
-        For tests, the environment variable KRONLEARN_SHARED_MEMORY lowers it.
+        For tests, the environment variable KRONLEARN_SHARED_MEMORY sets a lower value.
         """
         most = int(self._properties["sharedMemPerBlockOptin"])
         return min(most, int(os.environ.get("KRONLEARN_SHARED_MEMORY", most)))
@@ -129,8 +130,8 @@ class Gpu:
 
     @property
     def n_teams(self) -> int:
-        """How many teams of threads work at the same time."""
-        # Sixteen warps on each multiprocessor: more would not find their scratch in its cache.
+        """The number of teams (warps) that should run at the same time."""
+        # The scratch of more than 16 warps would not fit into the cache of a multiprocessor.
         return self.n_multiprocessors * 16
 
     def upload(self, array: NDArray[Any]) -> Any:
@@ -142,30 +143,30 @@ class Gpu:
         return np.asarray(self.xp.asnumpy(array))
 
     def address(self, array: Any) -> int:
-        """Where an array begins."""
+        """The address of an array."""
         return int(array.data.ptr)
 
     def finish(self) -> None:
-        """Wait until everything that was asked of the GPU is done."""
+        """Wait until all work in the current stream is done."""
         self.xp.cuda.get_current_stream().synchronize()
 
     def free_memory(self) -> int:
-        """Bytes that new arrays can have."""
+        """Bytes that new arrays may take."""
         return free_memory(self.xp)
 
     def stream(self, source: Source, pieces: Iterable[slice]) -> Iterator[tuple[slice, Any]]:
-        """Chunks of a source, each valid until the next is asked for."""
-        return streamed(self.xp, source, pieces)
+        """Copy a source to the GPU chunk by chunk; each chunk is valid until the next one."""
+        return stream_chunks(self.xp, source, pieces)
 
     def compile_ahead(self, files: Iterable[tuple[str, tuple[str, ...]]]) -> None:
-        """Begin to compile files, each with its options, all at the same time."""
+        """Start compiling files, each with its options, in background threads."""
         for file, options in files:
-            _compiling(self, file, options)
+            _compilation(self, file, options)
 
     def launch(
         self, file: str, kernel: str, n_teams: int, *arguments: Any, options: tuple[str, ...] = ()
     ) -> None:
-        """Run a kernel of a file, compiled with options, with so many teams."""
+        """Launch a kernel with at least ``n_teams`` teams, in blocks of four."""
         blocks, threads = -(-n_teams // _TEAMS_PER_BLOCK), _TEAMS_PER_BLOCK * _TEAM
         self.launch_blocks(file, kernel, blocks, threads, *arguments, options=options)
 
@@ -179,125 +180,128 @@ class Gpu:
         options: tuple[str, ...] = (),
         shared: int = 0,
     ) -> None:
-        """Run a kernel of a file, compiled with options, with ``shared`` bytes for each block."""
+        """Launch a kernel with ``shared`` bytes of dynamic shared memory per block."""
         function = _function(self, file, kernel, options, shared)
-        function((blocks,), (threads,), tuple(map(_plain, arguments)), shared_mem=shared)
+        function((blocks,), (threads,), tuple(map(_without_fields, arguments)), shared_mem=shared)
 
-    def blocks_at_once(
+    def resident_blocks(
         self, file: str, kernel: str, threads: int, options: tuple[str, ...], shared: int
     ) -> int:
-        """How many blocks of a kernel a multiprocessor has room for."""
+        """The number of blocks of a kernel that a multiprocessor runs at the same time."""
         function = _function(self, file, kernel, options, shared).kernel.ptr
-        ask = self.xp.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
-        # A multiprocessor has as much shared memory as a block can have, and all of what blocks
-        # take for the system.
+        occupancy = self.xp.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
+        # A multiprocessor has as much shared memory as the largest block takes, including what the
+        # system takes for each block.
         room = (self.shared_memory + _SYSTEM_SHARED) // (shared + _SYSTEM_SHARED)
-        return min(int(ask(function, threads, shared)), room)
+        return min(int(occupancy(function, threads, shared)), room)
 
-    def recorded(self, enqueue: Callable[[], None], times: int) -> Any:
-        """Some work, so many times, for :meth:`replayed`; it is done once for this."""
-        # Kernels are compiled before the recording begins.
+    def record(self, enqueue: Callable[[], None], times: int) -> Any:
+        """Record ``times`` repetitions of some work for :meth:`replay`; runs the work once."""
+        # Compiling and loading kernels cannot be recorded.
         enqueue()
         self.xp.cuda.get_current_stream().synchronize()
-        with self._replaying:
-            self._replaying.begin_capture()
+        stream = self._recording_stream
+        with stream:
+            stream.begin_capture()
             try:
                 for _ in range(times):
                     enqueue()
             finally:
-                # Whatever happens, the stream is to be of use again.
-                work = self._replaying.end_capture()
-            return work
+                # Even after an error, the stream must leave capture mode.
+                recording = stream.end_capture()
+            return recording
 
-    def replayed(self, works: Sequence[Any]) -> float:
-        """Do recorded works in turn; the seconds that they took."""
-        stream, begin, end = self._replaying, self.xp.cuda.Event(), self.xp.cuda.Event()
+    def replay(self, recordings: Sequence[Any]) -> float:
+        """Run recordings one after the other; return the seconds that they took."""
+        stream, begin, end = self._recording_stream, self.xp.cuda.Event(), self.xp.cuda.Event()
         self.xp.cuda.get_current_stream().synchronize()
         begin.record(stream)
-        for work in works:
-            work.launch(stream)
+        for recording in recordings:
+            recording.launch(stream)
         end.record(stream)
         stream.synchronize()
         return float(self.xp.cuda.get_elapsed_time(begin, end)) / 1e3
 
     @property
-    def _replaying(self) -> Any:
-        """The thread's own stream: what others do meanwhile must not get into a recording."""
-        if not hasattr(self._of_thread, "stream"):
-            self._of_thread.stream = self.xp.cuda.Stream(non_blocking=True)
-        return self._of_thread.stream
+    def _recording_stream(self) -> Any:
+        """A stream of the calling thread alone: a shared one would record others' work, too."""
+        if not hasattr(self._thread, "stream"):
+            self._thread.stream = self.xp.cuda.Stream(non_blocking=True)
+        return self._thread.stream
 
 
-def _plain(argument: Any) -> Any:
-    """A struct without its fields: CuPy has NumPy list them for every launch, which takes long."""
+def _without_fields(argument: Any) -> Any:
+    """A struct as plain bytes: CuPy would have NumPy list the fields at every launch, slowly."""
     if isinstance(argument, np.ndarray) and argument.dtype.names is not None:
         return argument.view((np.void, argument.itemsize))
     return argument
 
 
-def defined(**values: object) -> tuple[str, ...]:
-    """Options that define what kernels are compiled for."""
+def macros(**values: object) -> tuple[str, ...]:
+    """Compiler options that define the macros ``KRONLEARN_<name>``."""
     return tuple(f"-DKRONLEARN_{name}={value}" for name, value in values.items())
 
 
 def c_type(dtype: Any) -> str:
-    """What C++ calls one of the dtypes in :data:`C_TYPES`."""
+    """The name in C++ of one of the dtypes in :data:`C_TYPES`."""
     return C_TYPES[np.dtype(dtype)]
 
 
 def kernel_texts(file: str) -> dict[str, str]:
-    """The texts of a file and of all that it includes, by their names."""
+    """The texts of a file and of all files that it includes, by name."""
     texts: dict[str, str] = {}
-    left = [file]
-    while left:
-        name = left.pop()
+    pending = [file]
+    while pending:
+        name = pending.pop()
         if name not in texts:
             path = next(folder / name for folder in _FOLDERS if (folder / name).exists())
             texts[name] = path.read_text("utf-8")
-            left += re.findall(r'^#include "(.+)"', texts[name], re.MULTILINE)
+            pending += re.findall(r'^#include "(.+)"', texts[name], re.MULTILINE)
     return texts
 
 
 def include_options() -> tuple[str, ...]:
-    """What tells a compiler where the files are that kernels include."""
+    """Compiler options that name the folders of the files that kernels include."""
     return tuple(f"-I{folder}" for folder in _FOLDERS)
 
 
-class _Log:
-    """What CuPy writes a compiler's log to: only where it has not found the kernels on disk."""
+class _CompilationLog:
+    """The log that CuPy writes when it compiles a file, but not when it finds it on disk."""
 
     def __init__(self, file: str) -> None:
         self.file, self.begin = file, time.perf_counter()
 
     def write(self, _: str) -> None:
         seconds = time.perf_counter() - self.begin
-        logger.info("Compiled %s for this GPU in %.1f s; it is kept.", self.file, seconds)
+        logger.info("Compiled %s for this GPU in %.1f s and cached it on disk.", self.file, seconds)
 
 
 @cache
 def _function(gpu: Gpu, file: str, kernel: str, options: tuple[str, ...], shared: int) -> Any:
-    """A kernel that may have so many bytes of shared memory for a block."""
-    code, options, log = _compiling(gpu, file, options).result()
+    """A kernel that may be launched with ``shared`` bytes of dynamic shared memory per block."""
+    code, options, log = _compilation(gpu, file, options).result()
     function = gpu.xp.RawKernel(code, kernel, options)
-    # CuPy has the compiled file in memory, by all three of these.
+    # CuPy finds the compiled file in memory only by the same code, options and log.
     function.compile(log_stream=log)
-    with gpu._shared_sizes:
+    with gpu._shared_memory_lock:
         if shared > function.max_dynamic_shared_size_bytes:
             function.max_dynamic_shared_size_bytes = shared
     return function
 
 
 @cache
-def _compiling(gpu: Gpu, file: str, options: tuple[str, ...]) -> Future[Any]:
-    return _compilers.submit(_compiled, gpu, file, options)
+def _compilation(gpu: Gpu, file: str, options: tuple[str, ...]) -> Future[Any]:
+    return _compilers.submit(_compile, gpu, file, options)
 
 
-def _compiled(gpu: Gpu, file: str, options: tuple[str, ...]) -> tuple[str, tuple[str, ...], _Log]:
-    """The code of a file, options and log, once it is compiled for a GPU and loaded."""
+def _compile(
+    gpu: Gpu, file: str, options: tuple[str, ...]
+) -> tuple[str, tuple[str, ...], _CompilationLog]:
+    """Compile a file and load it; return the code, options and log by which CuPy finds it."""
     texts = kernel_texts(file)
-    # CuPy finds kept kernels by the text of the file alone.
+    # CuPy's cache on disk does not look at included files, so the code must depend on them.
     digest = hashlib.sha256("\0".join(texts[name] for name in sorted(texts)).encode()).hexdigest()
-    code, log = f"{texts[file]}\n// {digest}\n", _Log(file)
+    code, log = f"{texts[file]}\n// {digest}\n", _CompilationLog(file)
     options = ("-std=c++17", *include_options(), *options)
     with gpu.xp.cuda.Device(gpu._device):
         gpu.xp.RawModule(code=code, options=options).compile(log_stream=log)

@@ -1,4 +1,4 @@
-"""The pass over the overlapping patches of an image that codes them on a GPU."""
+"""The pass that codes the overlapping patches of an image on a GPU and averages them."""
 
 from __future__ import annotations
 
@@ -10,58 +10,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronlearn.cuda.device import Gpu, c_type, defined
+from kronlearn.cuda.device import Gpu, c_type, macros
 from kronlearn.cuda.memory import current_limit
-from kronlearn.cuda.slabs import (
-    GRID,
-    Grid,
-    PlacedArray,
-    grid_struct,
-    places_on,
-    pointers,
-    sums_instead,
-)
-from kronlearn.cuda.tables import SHAPE, gpu_tables
-from kronlearn.cuda.tasks import METHODS, struct
+from kronlearn.cuda.slabs import Grid, SlabArray, grid_struct, pixel_offsets_on
+from kronlearn.cuda.specialised import specialised_patch_atoms
+from kronlearn.cuda.structs import CODING_TASK, SHAPE, new_struct, set_fields
+from kronlearn.cuda.tables import GpuTables, gpu_tables
 
-__all__ = ["CodingPass", "Tell", "coding_options"]
+__all__ = ["CodingPass", "Progress", "coding_options"]
 
-#: Called with the share that is done.
-Tell = Callable[[float], object] | None
+#: Called with the fraction that is done.
+Progress = Callable[[float], object] | None
 
-# More memory than this does not make passes faster; this much is free on any GPU that is of use.
+# More memory than this does not make passes faster; this much is free on any usable GPU.
 _USEFUL_MEMORY, _SMALL_MEMORY = 1 << 30, 1 << 29
 
-#: The struct CodingTask of the kernels.
-_CODING = np.dtype(
-    [
-        ("shape", SHAPE),
-        ("grid", GRID),
-        *((name, np.int32) for name in ("method", "width", "favour_sparse")),
-        ("tol", np.float64),
-        ("first", np.int64),
-        ("count", np.int64),
-        *pointers("values", "weights"),
-        ("pixels", np.int64),
-        *pointers("image", "known", "places", "numerator", "denominator", "average"),
-        *pointers("list", "list_count", "doubtful", "doubtful_count", "scratch"),
-        ("scratch_size", np.int64),
-    ],
-    align=True,
-)
 
-
-def coding_options(
-    arithmetic: Any, usual_atoms: int = 0, weighted: bool = False
-) -> tuple[str, ...]:
-    """What code_patches.cu is compiled with; the arithmetic is of a dtype."""
-    return defined(T=c_type(arithmetic), N=usual_atoms, WEIGHTED=int(weighted))
+def coding_options(dtype: Any, atoms_per_side: int = 0, weighted: bool = False) -> tuple[str, ...]:
+    """Options to compile code_patches.cu, with arithmetic of a dtype."""
+    return macros(T=c_type(dtype), N=atoms_per_side, WEIGHTED=int(weighted))
 
 
 @lru_cache(256)
 def _scratch(gpu: Gpu, options: tuple[str, ...], shape: bytes, width: int) -> tuple[int, bool]:
-    """Numbers that a team needs for itself, and whether the memory of the GPU has to have them."""
-    task = struct(_CODING, shape=np.frombuffer(shape, SHAPE)[0], width=width)
+    """The numbers of scratch per team, and whether they have to be in the memory of the GPU."""
+    task = new_struct(gpu, CODING_TASK, shape=np.frombuffer(shape, SHAPE)[0], width=width)
     numbers = gpu.xp.zeros(2, np.int64)
     gpu.launch("code_patches.cu", "count_scratch", 1, task, numbers, options=options)
     size, far = gpu.download(numbers).tolist()
@@ -69,55 +42,70 @@ def _scratch(gpu: Gpu, options: tuple[str, ...], shape: bytes, width: int) -> tu
 
 
 class PatchCoder:
-    """The kernel that codes patches, compiled for a type of arithmetic, and its scratch.
+    """The kernel that codes patches with arithmetic of one dtype, and its scratch.
 
     Parameters
     ----------
     gpu : Gpu
     tables : GpuTables
     dtype : dtype
-        Of the arithmetic.
     options : tuple of str
-        What the kernel is compiled with.
+        From :func:`coding_options`.
     width : int
         The most nonzeros.
     """
 
     def __init__(
-        self, gpu: Gpu, tables: Any, dtype: np.dtype[Any], options: tuple[str, ...], width: int
+        self,
+        gpu: Gpu,
+        tables: GpuTables,
+        dtype: np.dtype[Any],
+        options: tuple[str, ...],
+        width: int,
     ) -> None:
         self.gpu, self.options, self.dtype = gpu, options, dtype
         self.tables = tables.numbers[dtype]
-        self.size, self.far = _scratch(gpu, options, tables.shape.tobytes(), width)
+        # Scratch that is not far is in the shared memory of the multiprocessors.
+        self._size, self._far = _scratch(gpu, options, tables.shape.tobytes(), width)
+        # Teams come in blocks of four.
+        self._most_far_teams = -(-gpu.n_teams // 4) * 4
 
     @property
-    def useful(self) -> int:
-        """Bytes of the GPU's memory that are of use."""
-        return -(-self.gpu.n_teams // 4) * 4 * self.size * self.dtype.itemsize if self.far else 0
+    def useful_bytes(self) -> int:
+        """Bytes of scratch with which all teams that run at the same time can work."""
+        return self._most_far_teams * self._size * self.dtype.itemsize if self._far else 0
 
-    def take_scratch(self, memory: int) -> None:
-        """Take what is of use, up to so many bytes of the GPU's memory."""
-        # Multiprocessors have it. More teams than run at a time even out what they have to do.
-        self.teams = 16 * self.gpu.n_teams
-        if self.far:
-            # Teams come in blocks of four.
-            affordable = memory // (self.size * self.dtype.itemsize) // 4 * 4
-            self.teams = max(4, min(-(-self.gpu.n_teams // 4) * 4, affordable))
-        self.scratch = self.gpu.xp.empty(self.size * self.teams if self.far else 0, self.dtype)
+    def allocate_scratch(self, memory: int) -> None:
+        """Allocate the useful scratch, or ``memory`` bytes if that is less."""
+        # More teams than run at the same time balance the load.
+        self._teams = 16 * self.gpu.n_teams
+        if self._far:
+            affordable = memory // (self._size * self.dtype.itemsize) // 4 * 4
+            self._teams = max(4, min(self._most_far_teams, affordable))
+        size = self._size * self._teams if self._far else 0
+        self.scratch = self.gpu.xp.empty(size, self.dtype)
 
     def code(self, task: NDArray[Any]) -> None:
         """Code the patches of a task."""
-        task["scratch"], task["scratch_size"] = self.gpu.address(self.scratch), self.size
-        teams, arguments = min(self.teams, int(task["count"])), (task, self.tables)
+        set_fields(self.gpu, task, scratch=self.scratch, scratch_size=self._size)
+        teams, arguments = min(self._teams, int(task["count"])), (task, self.tables)
         kernel = "code_patches.cu", "code_patches"
         self.gpu.launch(*kernel, teams, *arguments, options=self.options)
 
 
 class CodingPass:
-    """A pass in which every patch becomes its sparse approximation.
+    """A pass that replaces every patch by its sparse approximation.
 
-    ``arrays`` are the image, if there are weights known, and numerator and denominator or, for an
-    image on the GPU, the average; ``settings`` go to the kernels as they are.
+    Parameters
+    ----------
+    gpu : Gpu
+    factors : sequence of matrices
+    grid : Grid
+    arrays : dict of SlabArray
+        ``image``; ``known``, if pixels have weights; and either ``numerator`` and ``denominator``
+        or, for an image on the GPU, ``average``.
+    settings : dict
+        Further fields of the struct CodingTask.
     """
 
     def __init__(
@@ -125,65 +113,68 @@ class CodingPass:
         gpu: Gpu,
         factors: Sequence[NDArray[Any]],
         grid: Grid,
-        arrays: dict[str, PlacedArray],
+        arrays: dict[str, SlabArray],
         settings: dict[str, Any],
     ) -> None:
         self.gpu, self.grid, self.arrays, self.settings = gpu, grid, arrays, settings
-        self.factors, self.tables = factors, gpu_tables(gpu, factors)
-        self.weighted = "known" in arrays
+        self.tables, self.weighted = gpu_tables(gpu, factors), "known" in arrays
+        self._specialised_atoms = specialised_patch_atoms(
+            factors, len(grid.axes), settings["method"], self.weighted
+        )
 
-    def run(self, memory: int | None, progress: Tell) -> None:
-        """Go through all patches, some at a time."""
+    def run(self, memory: int | None, progress: Progress) -> None:
+        """Code all patches, piece by piece within ``memory`` bytes."""
         xp = self.gpu.xp
-        task = struct(_CODING, shape=self.tables.shape, **self.settings)
-        kinds: list[tuple[np.dtype[Any], int]] = [(np.dtype(np.float32), self._usual_atoms())]
-        if not self.weighted:
-            kinds.append((np.dtype(np.float64), 0))
-        options = [coding_options(*kind, self.weighted) for kind in kinds]
-        self.gpu.compile_ahead(("code_patches.cu", each) for each in options)
-        coders = [
-            PatchCoder(self.gpu, self.tables, kind, each, self.settings["width"])
-            for each, (kind, _) in zip(options, kinds, strict=True)
-        ]
+        coders = self._coders()
         if memory is None:
-            memory = self._memory(self._useful() + 4 * sum(c.useful for c in coders))
+            memory = self._memory(self._useful() + 4 * sum(c.useful_bytes for c in coders))
         for coder in coders:
-            coder.take_scratch(memory // 4)
+            coder.allocate_scratch(memory // 4)
         pieces = list(self.pieces(memory - sum(c.scratch.nbytes for c in coders)))
         average = None
         if "average" in self.arrays and len(pieces) > 1:
-            average = sums_instead(self.arrays)
+            # Overlapping pieces have to add up numerator and denominator.
+            average = self.arrays.pop("average").array
+            for name in ("numerator", "denominator"):
+                self.arrays[name] = SlabArray(self.gpu, xp.zeros_like(average))
         most = max(stop - first for first, stop in pieces)
         values = xp.empty((most, self.grid.features), np.float32)
         weights = xp.empty(most, np.float32)
-        task["values"], task["weights"] = map(self.gpu.address, (values, weights))
-        # Patches that a coder leaves to the next one.
-        left = None if self.weighted else xp.empty((2, most), np.int32)
+        task = new_struct(
+            self.gpu,
+            CODING_TASK,
+            shape=self.tables.shape,
+            values=values,
+            weights=weights,
+            **self.settings,
+        )
+        # Lists of the patches that one coder leaves to the next.
+        lists = None if self.weighted else xp.empty((2, most), np.int32)
         for first, stop in pieces:
-            self._run_piece(task, first, stop, coders, left)
+            self._run_piece(task, first, stop, coders, lists)
             if progress is not None:
                 progress(stop / pieces[-1][1])
         if average is not None:
             xp.divide(self.arrays["numerator"].array, self.arrays["denominator"].array, average)
 
+    def _coders(self) -> list[PatchCoder]:
+        """The coders in single precision and, without weights, in double precision."""
+        kinds: list[tuple[np.dtype[Any], int]] = [(np.dtype(np.float32), self._specialised_atoms)]
+        if not self.weighted:
+            kinds.append((np.dtype(np.float64), 0))
+        options = [coding_options(*kind, self.weighted) for kind in kinds]
+        self.gpu.compile_ahead(("code_patches.cu", each) for each in options)
+        return [
+            PatchCoder(self.gpu, self.tables, dtype, each, self.settings["width"])
+            for each, (dtype, _) in zip(options, kinds, strict=True)
+        ]
+
     def _memory(self, needed: int) -> int:
-        """Bytes that may be taken where so many are needed to do everything at once."""
+        """Bytes that may be taken if doing everything in one piece needs so many."""
         if needed <= _SMALL_MEMORY and current_limit() is None:
-            # To ask how much is free takes as long as such a pass.
+            # Asking the driver for its free memory takes as long as such a pass.
             return needed
         return min(self.gpu.free_memory() // 2, _USEFUL_MEMORY)
-
-    def _usual_atoms(self) -> int:
-        """Atoms of a side, where patches and atoms have a shape that there is a faster kernel for.
-
-        Zero for any other shape.
-        """
-        pursues = self.settings["method"] != METHODS["threshold"]
-        if not self.weighted and pursues and len(self.factors) == len(self.grid.axes) == 2:
-            shapes = {factor.shape for factor in self.factors}
-            if shapes in ({(8, 8)}, {(8, 16)}):
-                return int(self.factors[0].shape[1])
-        return 0
 
     @property
     def _patch_bytes(self) -> int:
@@ -191,18 +182,19 @@ class CodingPass:
 
     @property
     def _n_arrays(self) -> int:
-        """Arrays of the image's size; an average may need sums."""
+        """The number of arrays of the image's size, with the two sums that an average may need."""
         return len(self.arrays) + 2 * ("average" in self.arrays)
 
     def _useful(self) -> int:
-        """Bytes with which all patches are coded together."""
+        """Bytes with which all patches are coded in one piece."""
         slabs = 4 * self._n_arrays * self.grid.pixels
         return slabs + math.prod(self.grid.starts) * self._patch_bytes
 
     def pieces(self, memory: int) -> Iterator[tuple[int, int]]:
-        """Patches that are coded together, from one number to another, in so much memory.
+        """Yield ranges of the patches that are coded together within so many bytes.
 
-        These are all that begin at several places of the band axis, or a part of those at one.
+        A range has all patches that begin at some positions of the band axis, or a part of those
+        at one position.
         """
         length, patch, stride, _ = self.grid.axes[self.grid.band]
         per_start, per_row = self.grid.per_start, self.grid.pixels // length
@@ -212,7 +204,7 @@ class CodingPass:
         starts = (left + stride * row_bytes) // (per_start * patch_bytes + stride * row_bytes)
         n_starts = self.grid.starts[self.grid.band]
         together = min(max(1, starts), n_starts)
-        # In a band of one start, patches may be too many still.
+        # Even the patches of one position may be too many.
         part = per_start if starts >= 1 else min(per_start, max(1, left // patch_bytes))
         for start in range(0, n_starts, together):
             end = min(start + together, n_starts) * per_start
@@ -221,37 +213,46 @@ class CodingPass:
                 yield first, min(first + step, end)
 
     def _run_piece(
-        self, task: NDArray[Any], first: int, stop: int, coders: list[PatchCoder], left: Any
+        self, task: NDArray[Any], first: int, stop: int, coders: list[PatchCoder], lists: Any
     ) -> None:
+        """Code patches ``first`` to ``stop``, excluded, and add them to the image."""
         per_start = self.grid.per_start
         rows = self.grid.rows(first // per_start, (stop - 1) // per_start)
         slabs = {name: array.slab(self.grid, rows) for name, array in self.arrays.items()}
-        places = places_on(self.gpu, self.grid, rows)
-        task["grid"], task["places"] = grid_struct(self.grid, rows), self.gpu.address(places)
-        task["first"], task["count"], task["pixels"] = first, stop - first, slabs["image"].size
-        for name, slab in slabs.items():
-            task[name] = self.gpu.address(slab)
-        self._code(task, coders, left)
-        teams = min(-(-slabs["image"].size // 32), 16 * self.gpu.n_teams)
+        pixels = slabs["image"].size
+        set_fields(
+            self.gpu,
+            task,
+            grid=grid_struct(self.grid, rows),
+            pixel_offsets=pixel_offsets_on(self.gpu, self.grid, rows),
+            first=first,
+            count=stop - first,
+            pixels=pixels,
+            **slabs,
+        )
+        self._code(task.copy(), coders, lists)
+        teams = min(-(-pixels // 32), 16 * self.gpu.n_teams)
         self.gpu.launch("add_patches.cu", "add_to_image", teams, task)
         for name in ("numerator", "denominator"):
             if name in self.arrays:
                 self.arrays[name].put(self.grid, rows, slabs[name])
 
-    def _code(self, task: NDArray[Any], coders: list[PatchCoder], left: Any) -> None:
-        """Launch the coders in turn: each has what the one before left, the last leaves nothing."""
-        count, own = int(task["count"]), task.copy()
-        screens = self._usual_atoms() > 0
-        lists: list[tuple[int, int]] = []
-        if left is not None:
-            counts = self.gpu.xp.zeros(2, np.int32)
-            starts = [self.gpu.address(array) for array in (left, counts)]
-            lists = [(starts[0] + 4 * k * left.shape[1], starts[1] + 4 * k) for k in range(2)]
-        if screens:
-            own["doubtful"], own["doubtful_count"] = lists[0]
-            teams = min(-(-count // 32), 16 * self.gpu.n_teams)
-            self.gpu.launch("screen_patches.cu", "screen", teams, own)
-        for number, coder in enumerate(coders, start=int(screens)):
-            own["list"], own["list_count"] = lists[number - 1] if number else (0, 0)
-            own["doubtful"], own["doubtful_count"] = (lists[number:] or [(0, 0)])[0]
-            coder.code(own)
+    def _code(self, task: NDArray[Any], coders: list[PatchCoder], lists: Any) -> None:
+        """Run one kernel after the other on the patches that the previous one has listed."""
+        kernels = [coder.code for coder in coders]
+        if self._specialised_atoms:
+            kernels.insert(0, self._screen)
+        counts: Any = None if lists is None else self.gpu.xp.zeros(2, np.int32)
+        listed: tuple[Any, Any] = (None, None)
+        for number, kernel in enumerate(kernels):
+            is_last = number == len(kernels) - 1
+            doubtful = (None, None) if is_last else (lists[number], counts[number:])
+            set_fields(self.gpu, task, list=listed[0], list_count=listed[1])
+            set_fields(self.gpu, task, doubtful=doubtful[0], doubtful_count=doubtful[1])
+            kernel(task)
+            listed = doubtful
+
+    def _screen(self, task: NDArray[Any]) -> None:
+        """Settle the patches that need no atom, and list the others."""
+        teams = min(-(-int(task["count"]) // 32), 16 * self.gpu.n_teams)
+        self.gpu.launch("screen_patches.cu", "screen", teams, task)

@@ -1,10 +1,9 @@
-"""Iterations that run on the GPU without a look from the processor."""
+"""Whole iterations of learning that run on the GPU without the host."""
 
 from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
 from functools import cached_property, partial
 from typing import Any
 
@@ -16,223 +15,186 @@ from kronlearn.core.dictionary import Dictionary, KroneckerDictionary
 from kronlearn.core.engine import Iteration
 from kronlearn.cuda.chunk_sums import PARTS, ChunkSums
 from kronlearn.cuda.codes import GpuCodes
-from kronlearn.cuda.device import Gpu
-from kronlearn.cuda.quick import LaneKernels, TileKernels, quick_kernels
 from kronlearn.cuda.samples import GpuSamples
+from kronlearn.cuda.specialised import LaneKernels, TileKernels, specialised_kernels
+from kronlearn.cuda.structs import METHODS, NO_SAMPLE, new_task, set_fields
 from kronlearn.cuda.tables import shape_of
-from kronlearn.cuda.tasks import METHODS, NO_SAMPLE, new_task
 from kronlearn.cuda.updates import DeviceUpdate
 
 __all__ = ["Iterations", "iterations_for"]
 
-# So many iterations are done without a look at most: callbacks come that much later.
+# The most iterations that run before callbacks are notified of them.
 _MOST_AT_ONCE = 16
-# So many are one work for the GPU: between works it waits for 3 µs.
-_TOGETHER = 4
+# Iterations of one recording. The GPU idles for 3 µs between recordings.
+_PER_RECORDING = 4
 
-# Scaled samples have no entry above this. Larger entries than the second, or only smaller ones than
-# the third, cannot be squared and added up in single precision.
-_SCALED = 1024.0
-_TOO_LARGE = 1e17
-_TOO_SMALL = 1e-14
-# Scaled further, tiny samples would leave the range of single precision when squared.
-_MOST_SCALE = 2.0**60
+# Samples are scaled to have entries of at most this magnitude.
+_LARGEST_SCALED = 1024.0
+# Outside this range, sums of squared entries overflow or underflow in single precision.
+_TOO_SMALL, _TOO_LARGE = 1e-14, 1e17
+# With a larger scale, the squares of tiny samples would leave the range of single precision.
+_LARGEST_SCALE = 2.0**60
 
 
-class Iterations(ABC):
-    """Iterations of coding, sums and updates that one kernel after the other does on the GPU.
+class Iterations:
+    """Iterations of coding, sums and updates, one kernel after the other on the GPU.
 
-    Samples that are not all on the GPU are coded and added up as they come, chunk by chunk.
+    Samples that are not all on the GPU are streamed, coded and summed chunk by chunk.
 
     Parameters
     ----------
     kernels : TileKernels or LaneKernels
     samples : GpuSamples
     scale : float
-        A power of two; times it, no entry of a sample is above 1024.
+        A power of two that scales all entries of samples to at most 1024.
     dictionary : KroneckerDictionary
     coder : Coder
     orthonormal : bool
     """
 
-    #: The updates of an iteration, each of which needs sums over all samples.
-    updates: tuple[str, ...]
-    #: Whether later sums of an iteration read the codes of the first.
-    needs_codes = False
-    #: Whether sums are those of scaled samples.
-    scales_sums = False
-
     def __init__(
         self,
-        kernels: Any,
+        kernels: TileKernels | LaneKernels,
         samples: GpuSamples,
         scale: float,
         dictionary: KroneckerDictionary,
         coder: Coder,
         orthonormal: bool,
     ) -> None:
-        self.kernels, self.samples, self.width = kernels, samples, coder.width
-        gpu = self.gpu = kernels.gpu
-        xp = gpu.xp
-        #: The most samples that kernels are given at a time.
-        self.at_once = len(samples.source) if samples.array is not None else samples.longest
-        sums_scale = scale if self.scales_sums else 1.0
-        rows, settings = kernels.blocks(self.at_once), (gpu, dictionary, orthonormal, _MOST_AT_ONCE)
-        self.chunk_sums: ChunkSums | None = None
-        if samples.array is not None:
-            self.update = DeviceUpdate(*settings, rows, sums_scale)
-            self.partial, self.partial_counts = self.update.partial, self.update.partial_counts
-        else:
-            self.update = DeviceUpdate(*settings, PARTS, sums_scale)
-            self.chunk_sums = ChunkSums(gpu, self.update, rows)
-            self.partial = self.chunk_sums.partial
-            self.partial_counts = self.chunk_sums.partial_counts
-        self.norms = xp.ones(max(dictionary.n_atoms))
-        self.bad = xp.full(1, NO_SAMPLE, np.int64)
+        self.kernels, self.samples, self.gpu = kernels, samples, kernels.gpu
+        gpu, xp, n_samples = kernels.gpu, kernels.gpu.xp, len(samples.source)
+        self.streams = samples.array is None
+        rows = kernels.blocks(samples.longest if self.streams else n_samples)
+        self.update = DeviceUpdate(
+            gpu,
+            dictionary,
+            orthonormal,
+            _MOST_AT_ONCE,
+            PARTS if self.streams else rows,
+            scale if kernels.scales_sums else 1.0,
+        )
+        self.chunk_sums = ChunkSums(gpu, self.update, rows) if self.streams else None
         self.codes: GpuCodes | None = None
-        if self.needs_codes:
-            self.codes = GpuCodes.empty(gpu, len(samples.source), coder.width, np.float32)
-        self.task = new_task(
+        if kernels.reads_codes:
+            self.codes = GpuCodes.empty(gpu, n_samples, coder.width, np.float32)
+        # Kernels code with factors of unit norm, which are also those of the codes.
+        self._norms = xp.ones(max(dictionary.n_atoms))
+        self._first_bad = xp.full(1, NO_SAMPLE, np.int64)
+        self._common_task = new_task(
+            gpu,
             shape=shape_of(dictionary.factors),
             method=METHODS[coder.method],
             width=coder.width,
             tol=-1.0 if coder.tol is None else float(coder.tol),
             scale=scale,
-            norms1=gpu.address(self.norms),
-            norms2=gpu.address(self.norms),
-            stopped=gpu.address(self.update.stopped),
-            first_bad=gpu.address(self.bad),
+            norms1=self._norms,
+            norms2=self._norms,
+            stopped=self.update.stopped,
+            first_bad=self._first_bad,
         )
 
-    @abstractmethod
-    def sum_for(self, update: str, task: NDArray[Any]) -> None:
-        """Enqueue the sums that an update needs, over the samples of the task."""
-
     def run(self, dictionary: Dictionary, count: int) -> list[Iteration]:
-        """So many iterations; fewer if one of them needs the processor."""
-        if self.chunk_sums is None:
-            works = self._recorded(min(count, _MOST_AT_ONCE))
-            self.update.begin(dictionary.coding_factors)
-            seconds = self.gpu.replayed(works)
-        else:
-            # Samples take long to come: there is nothing to gain from more than one.
+        """Run up to ``count`` iterations, fewer if one of them needs the processor."""
+        if self.streams:
+            # An iteration waits for samples: running several at once would gain nothing.
             self.update.begin(dictionary.coding_factors)
             seconds = self._run_streamed()
+        else:
+            recordings = self._recordings(min(count, _MOST_AT_ONCE))
+            self.update.begin(dictionary.coding_factors)
+            seconds = self.gpu.replay(recordings)
         end = time.perf_counter()
-        all_made = self.update.made()
-        each, done = seconds / len(all_made), []
-        for left, made in zip(reversed(range(len(all_made))), all_made, strict=True):
-            if made.failed:
+        results = self.update.results()
+        each, done = seconds / len(results), []
+        for later, result in zip(reversed(range(len(results))), results, strict=True):
+            if result.failed:
                 break
-            new = dictionary.with_stacks([factor[None] for factor in made.factors])
-            finished = end - left * each
-            done.append(Iteration(new, made.residual, made.nonzeros, finished=finished))
+            new = dictionary.with_stacks([factor[None] for factor in result.factors])
+            finished = end - later * each
+            done.append(Iteration(new, result.residual, result.nonzeros, finished=finished))
         return done
 
-    def _recorded(self, count: int) -> list[Any]:
-        """So many iterations over samples that lie on the GPU, to be replayed."""
-        many, rest = divmod(count, _TOGETHER)
-        return [self._some for _ in range(many)] + [self._one for _ in range(rest)]
+    def _recordings(self, count: int) -> list[Any]:
+        """Recordings of so many iterations over samples that are on the GPU."""
+        several, single = divmod(count, _PER_RECORDING)
+        recordings = [self._recording_of_several for _ in range(several)]
+        return recordings + [self._recording_of_one for _ in range(single)]
 
     @cached_property
-    def _some(self) -> Any:
-        return self._record(_TOGETHER)
+    def _recording_of_several(self) -> Any:
+        return self._record(_PER_RECORDING)
 
     @cached_property
-    def _one(self) -> Any:
+    def _recording_of_one(self) -> Any:
         return self._record(1)
 
     def _record(self, times: int) -> Any:
         task = self._task(slice(0, len(self.samples.source)), self.samples.array)
-        # The recording is not to change anything.
+        # Recording runs the kernels once, which must not change anything.
         self.update.stop()
-        return self.gpu.recorded(partial(self._iterate, task), times)
+        return self.gpu.record(partial(self._iterate, task), times)
 
     def _iterate(self, task: NDArray[Any]) -> None:
-        for update in self.updates:
-            self.sum_for(update, task)
-            self.update.run(update)
+        for name in self.kernels.updates:
+            self._sum_for_update(name, task)
+            self.update.run(name)
+
+    def _sum_for_update(self, name: str, task: NDArray[Any]) -> None:
+        """Enqueue the sums that an update needs, over the samples of a task."""
+        sums = self.chunk_sums or self.update
+        self.kernels.sum_for_update(name, task, self.update, sums.partial, sums.partial_counts)
 
     def _run_streamed(self) -> float:
-        """One iteration over samples that come chunk by chunk; the seconds that it took."""
+        """Run one iteration over streamed samples; return the seconds that it took."""
         begin = time.perf_counter()
-        for update in self.updates:
-            self._sum_chunks(update)
-            self.update.run(update)
+        for name in self.kernels.updates:
+            self._sum_chunks(name)
+            self.update.run(name)
         self.gpu.finish()
         return time.perf_counter() - begin
 
-    def _sum_chunks(self, update: str) -> None:
-        """Enqueue the sums that an update needs, over all samples as they come."""
+    def _sum_chunks(self, name: str) -> None:
+        """Enqueue the sums that an update needs, over all samples as they arrive."""
         assert self.chunk_sums is not None
-        is_first, count = update == self.updates[0], len(self.samples.source)
+        codes, n_samples = name == self.kernels.updates[0], len(self.samples.source)
         for rows, chunk in self.samples.chunks():
-            self.sum_for(update, self._task(rows, chunk))
+            self._sum_for_update(name, self._task(rows, chunk))
             blocks = self.kernels.blocks(rows.stop - rows.start)
-            self.chunk_sums.add(blocks, rows.start == 0, rows.stop == count, of_coding=is_first)
+            begins, ends = rows.start == 0, rows.stop == n_samples
+            self.chunk_sums.add(blocks, begins, ends, of_coding=codes)
 
     def _task(self, rows: slice, samples: Any) -> NDArray[Any]:
-        """What is done in an iteration with some of the samples."""
-        task, address = self.task.copy(), self.gpu.address
-        task["first"], task["count"] = rows.start, rows.stop - rows.start
-        task["samples"] = address(samples)
-        if self.codes is not None:
-            for name, at in self.codes[rows].addresses(address).items():
-                task[name] = at
+        """The task of an iteration for some of the samples."""
+        task = self._common_task.copy()
+        codes = {} if self.codes is None else self.codes[rows].arrays
+        values = {"first": rows.start, "count": rows.stop - rows.start, "samples": samples}
+        set_fields(self.gpu, task, **values, **codes)
         return task
 
 
-class FullMoments(Iterations):
-    """From the full moments of 8 × 8 atoms both factors are updated at once."""
-
-    kernels: TileKernels
-    updates = ("update_both",)
-    scales_sums = True
-
-    def sum_for(self, update: str, task: NDArray[Any]) -> None:
-        """Code and sum."""
-        self.kernels.code(task, self.update.single_tables, self.partial, self.partial_counts)
-
-
-class SumsByMode(Iterations):
-    """The left factor is updated from its sums, the right one from sums over the same codes."""
-
-    kernels: LaneKernels
-    updates = ("update_left", "update_right")
-    needs_codes = True
-
-    def sum_for(self, update: str, task: NDArray[Any]) -> None:
-        """Code and sum for the left mode, or sum the codes for the right one."""
-        if update == "update_right":
-            self.kernels.sum_right(task, self.update.unscaled, self.partial)
-            return
-        self.kernels.code(task, self.update.single_tables, self.partial, self.partial_counts)
-
-
 def iterations_for(
-    gpu: Gpu, samples: GpuSamples, dictionary: Dictionary, coder: Coder, orthonormal: bool
+    samples: GpuSamples, dictionary: Dictionary, coder: Coder, orthonormal: bool
 ) -> Iterations | None:
-    """What runs iterations of this kind, or None."""
+    """The iterations for these samples and settings, or None if no kernels can run them."""
     if not isinstance(dictionary, KroneckerDictionary):
         return None
-    kernels = quick_kernels(gpu, dictionary.factors, samples.source.dtype, coder)
+    kernels = specialised_kernels(samples.gpu, dictionary.factors, samples.source.dtype, coder)
     if kernels is None or orthonormal != (coder.method == "threshold"):
         return None
     scale = _scale(samples.largest())
     if scale is None:
         return None
-    kind = FullMoments if isinstance(kernels, TileKernels) else SumsByMode
-    return kind(kernels, samples, scale, dictionary, coder, orthonormal)
+    return Iterations(kernels, samples, scale, dictionary, coder, orthonormal)
 
 
 def _scale(largest: float) -> float | None:
-    """A power of two that makes the largest entry 512 to 1024, or None.
+    """A power of two that scales the largest entry to 512 to 1024, or None.
 
-    Samples that are not finite, or too large, are for passes to complain about, and those whose
-    squares are too small for single precision are for passes to code.
+    Passes run instead if samples are not finite or too large, which they report, or so small that
+    single precision cannot hold their squares.
     """
     if largest == 0:
         return 1.0
     if not _TOO_SMALL < largest < _TOO_LARGE:
         return None
-    return min(_SCALED * 2.0 ** -math.frexp(largest)[1], _MOST_SCALE)
+    return min(_LARGEST_SCALED * 2.0 ** -math.frexp(largest)[1], _LARGEST_SCALE)

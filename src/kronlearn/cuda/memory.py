@@ -1,4 +1,4 @@
-"""How much memory of a GPU may be taken."""
+"""How much memory of a GPU kronlearn may take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["check_codes", "current_limit", "free_memory", "memory_limit"]
 
-# The share of a limit that codes may take: samples take half of it, and sums an eighth.
+# The share of a limit that codes may take; samples may take half of it, sums an eighth.
 _SHARE_OF_CODES = 3 / 8
 
 _limit: ContextVar[int | None] = ContextVar("kronlearn_memory_limit", default=None)
@@ -18,15 +18,15 @@ _limit: ContextVar[int | None] = ContextVar("kronlearn_memory_limit", default=No
 
 @contextmanager
 def memory_limit(n_bytes: int) -> Iterator[None]:
-    """Limit the GPU memory that is used until the ``with`` block ends.
+    """Limit the GPU memory that kronlearn takes within a ``with`` block.
 
-    Samples take at most half of it, and so do passes over images; what does not fit is streamed.
-    The codes of all samples, which some iterations keep and which are a result for samples on the
-    GPU, take at most three eighths. Where iterations would keep more, others are used that keep
-    none, or a MemoryError is raised. By default all free memory may be used. Arrays that are
-    already on the GPU do not count, and a few blocks of samples are taken however small a limit
-    is. A limit changes no result of coding; in learning and denoising it changes only how sums are
-    rounded.
+    Samples, and passes over images, take at most half of it; what does not fit is streamed. The
+    codes of all samples, which some iterations keep and which are the result for samples on the
+    GPU, take at most three eighths. Iterations whose codes would take more are replaced by slower
+    ones that keep none, or raise MemoryError. Arrays that are already on the GPU do not count, and
+    a few blocks of samples are taken however small the limit is. Without a limit, all free memory
+    may be used. A limit never changes codes; in learning and denoising it changes only how sums
+    are rounded.
 
     Parameters
     ----------
@@ -51,12 +51,12 @@ def memory_limit(n_bytes: int) -> Iterator[None]:
 
 
 def current_limit() -> int | None:
-    """The bytes that may be taken, None if all that are free."""
+    """The limit in bytes, or None if all free memory may be used."""
     return _limit.get()
 
 
 def check_codes(n_bytes: int) -> None:
-    """Raise MemoryError if a limit leaves less than so many bytes for codes of all samples."""
+    """Raise MemoryError if the codes of all samples need more than a limit leaves for them."""
     limit = current_limit()
     if limit is not None and n_bytes > _SHARE_OF_CODES * limit:
         raise MemoryError(
@@ -67,17 +67,18 @@ def check_codes(n_bytes: int) -> None:
 
 
 def free_memory(xp: Any) -> int:
-    """Bytes that new arrays of CuPy, ``xp``, can have."""
+    """Bytes that CuPy, ``xp``, can allocate within the limit."""
     available = _available_memory(xp)
     return min(available, current_limit() or available)
 
 
 def _available_memory(xp: Any) -> int:
-    """The same without a limit: what the GPU has left, or what its allocator holds.
+    """Bytes that CuPy can allocate, from the GPU or from the unused part of its memory pool.
 
-    A pool of CuPy knows what it holds and nobody uses. One of another library, RMM for example, may
-    hold all of the GPU's memory and does not tell. It is asked for arrays that are larger than what
-    the GPU has left: it can have them only from what it holds, and never grows for it.
+    CuPy's own pool reports its unused memory. A pool of another library (RMM, for example) may
+    hold all of the GPU's memory without reporting any as unused. Such a pool is asked for arrays
+    larger than what the GPU has left, which it can provide only from memory that it holds already,
+    so that asking never makes it grow.
     """
     free, total = map(int, xp.cuda.runtime.memGetInfo())
     pool: Any = getattr(xp.cuda.get_allocator(), "__self__", None)

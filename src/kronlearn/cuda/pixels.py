@@ -1,4 +1,4 @@
-"""Images of any kind that lie on a GPU: what is in them, and planes of floats made of them."""
+"""Images of any dtype on a GPU: their range and noise, and conversion to planes of floats."""
 
 from __future__ import annotations
 
@@ -11,43 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.core.init import dct_factor
-from kronlearn.cuda.device import Gpu, c_type, defined
-from kronlearn.cuda.tasks import struct
+from kronlearn.cuda.device import Gpu, c_type, macros
+from kronlearn.cuda.structs import NOISE_TASK, PIXEL_TASK, new_struct, set_fields
 
 __all__ = ["Contents", "Pixels"]
 
 _FILE = "pixels.cu"
-# Parts that a channel is looked at in: sums have the same bits on every GPU.
+# Parts in which the pixels of a channel are summed: the bits of a mean do not depend on the GPU.
 _PARTS = 1024
-# Threads of a block that looks for noise.
+# Threads of a block of noise.cu.
 _THREADS = 128
-
-#: The struct PixelTask of the kernels.
-_PIXELS = np.dtype(
-    [
-        ("parts", np.int32),
-        ("count", np.int64),
-        *((name, np.float64) for name in ("mean", "scale", "lowest", "most")),
-        *((name, np.uint64) for name in ("pixels", "plane", "found")),
-    ],
-    align=True,
-)
-
-#: The struct NoiseTask of the kernels.
-_NOISE_TASK = np.dtype(
-    [
-        *((name, np.uint64) for name in ("pixels", "factor", "uses")),
-        *((name, np.float64) for name in ("low", "high")),
-        *((n, np.int32) for n in ("step", "rows", "columns", "stride", "highs")),
-        *((name, np.uint64) for name in ("structure", "values", "kept")),
-    ],
-    align=True,
-)
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What is in a channel: its least and largest pixel, and the mean where that is known."""
+    """The lowest and highest pixel of a channel, and the mean if it is known."""
 
     low: float
     high: float
@@ -56,22 +34,18 @@ class Contents:
 
 
 class Pixels:
-    """What kernels do with the channels (C, *spatial) of an image on a GPU, in C order."""
+    """The channels (C, *spatial) of an image on a GPU, C-contiguous."""
 
     def __init__(self, gpu: Gpu, channels: Any) -> None:
         self.gpu, self.channels = gpu, channels
         self.count = channels[0].size
-        self.options = defined(PIXEL=c_type(channels.dtype))
-        self.task = struct(_PIXELS, parts=_PARTS, count=self.count)
-        if channels.dtype.kind in "iu":
-            self.task["lowest"], self.task["most"] = _limits(channels.dtype)
+        self.options = macros(PIXEL=c_type(channels.dtype))
 
     def contents(self) -> list[Contents]:
-        """What is in the channels."""
+        """The ranges and means of all channels."""
         n_channels = len(self.channels)
         found = self.gpu.xp.empty((n_channels, _PARTS, 4), np.float64)
-        task = self._of(0)
-        task["found"] = self.gpu.address(found)
+        task = self._task(0, found=found)
         teams = min(n_channels * _PARTS, 16 * self.gpu.n_teams)
         channels = np.int32(n_channels)
         self.gpu.launch(_FILE, "look", teams, task, channels, options=self.options)
@@ -84,24 +58,24 @@ class Pixels:
         return [Contents(*row) for row in rows]
 
     def to_plane(self, number: int, mean: float, scale: float, plane: Any) -> None:
-        """``plane``, of floats, becomes (channel − mean) / scale."""
+        """Set ``plane``, of floats, to (channel − mean) / scale."""
         self._convert("to_plane", number, mean, scale, plane)
 
     def from_plane(self, number: int, mean: float, scale: float, plane: Any) -> None:
-        """The channel becomes plane · scale + mean; integers are rounded and kept in range."""
+        """Set a channel to plane · scale + mean; integers are rounded and clipped."""
         self._convert("from_plane", number, mean, scale, plane)
 
     def _convert(self, kernel: str, number: int, mean: float, scale: float, plane: Any) -> None:
-        task = self._of(number)
-        task["mean"], task["scale"], task["plane"] = mean, scale, self.gpu.address(plane)
+        task = self._task(number, mean=mean, scale=scale, plane=plane)
         teams = min(-(-self.count // 32), 16 * self.gpu.n_teams)
         self.gpu.launch(_FILE, kernel, teams, task, options=self.options)
 
-    def _of(self, number: int) -> NDArray[Any]:
-        """The task for a channel."""
-        task = self.task.copy()
-        size = self.channels.dtype.itemsize
-        task["pixels"] = self.gpu.address(self.channels) + number * self.count * size
+    def _task(self, number: int, **values: Any) -> NDArray[Any]:
+        """A struct PixelTask for a channel."""
+        task = new_struct(self.gpu, PIXEL_TASK, parts=_PARTS, count=self.count)
+        if self.channels.dtype.kind in "iu":
+            task["lowest"], task["most"] = _limits(self.channels.dtype)
+        set_fields(self.gpu, task, pixels=self.channels[number], **values)
         return task
 
     def middle_magnitude(
@@ -113,27 +87,37 @@ class Pixels:
         shares: tuple[float, float],
         fewest: int,
     ) -> float:
-        """The median magnitude of high frequencies in quiet patches of 8 × 8 pixels of a channel.
+        """The median magnitude of high frequencies in the smoothest 8 × 8 patches of a channel.
 
-        The channel has two axes. ``uses`` (8, 8) numbers high frequencies, low ones are −1, others
-        −2; ``shares`` are those of patches that are quiet, and that suffice without the ones at the
-        ends of the range; ``fewest`` is the least number of either.
+        Parameters
+        ----------
+        number : int
+            The channel, which has two axes.
+        contents : Contents
+            Its range.
+        uses : array (8, 8) of int
+            How a frequency is used: high ones have numbers from 0 on, low ones −1, others −2.
+        stride : int
+        shares : pair of float
+            The share of patches that count as smooth, and the share without pixels at the ends of
+            the range that suffices to leave out the others.
+        fewest : int
+            The least number of patches for both.
         """
-        xp, address = self.gpu.xp, self.gpu.address
+        xp = self.gpu.xp
         height, width = self.channels.shape[1:]
         rows, columns = (-(-(size - 7) // stride) for size in (height, width))
         count, highs = rows * columns, int(uses.max()) + 1
-        made = {
-            "structure": xp.empty((2, count), np.float64),
-            "values": xp.empty((count, highs), np.float32),
-            "kept": xp.zeros(2, np.int32),
-        }
-        factor, roles = _cosines(self.gpu, uses.astype(np.int32).tobytes())
-        task = struct(
-            _NOISE_TASK,
-            pixels=self._of(number)["pixels"],
-            factor=address(factor),
-            uses=address(roles),
+        structure = xp.empty((2, count), np.float64)
+        values = xp.empty((count, highs), np.float32)
+        kept = xp.zeros(2, np.int32)
+        factor, uses_on_gpu = _cosines(self.gpu, uses.astype(np.int32).tobytes())
+        task = new_struct(
+            self.gpu,
+            NOISE_TASK,
+            pixels=self.channels[number],
+            factor=factor,
+            uses=uses_on_gpu,
             low=contents.low,
             high=contents.high,
             step=width,
@@ -141,33 +125,35 @@ class Pixels:
             columns=columns,
             stride=stride,
             highs=highs,
-            **{name: address(array) for name, array in made.items()},
+            structure=structure,
+            values=values,
+            kept=kept,
         )
         blocks = min(-(-count // 4), 4 * self.gpu.n_teams)
         kernel = "noise.cu", "noise_patches"
         self.gpu.launch_blocks(*kernel, blocks, _THREADS, task, options=self.options)
-        uneven, uncut = self.gpu.download(made["kept"]).tolist()
-        leaves_out = uncut >= max(fewest, shares[1] * uneven)
-        kept = uncut if leaves_out else uneven
-        if not kept:
+        not_flat, not_clipped = self.gpu.download(kept).tolist()
+        omits_clipped = not_clipped >= max(fewest, shares[1] * not_flat)
+        n_kept = not_clipped if omits_clipped else not_flat
+        if not n_kept:
             return 0.0
-        n_quiet = max(min(fewest, kept), math.ceil(shares[0] * kept))
-        quiet = xp.argsort(made["structure"][int(leaves_out)], kind="stable")[:n_quiet]
-        magnitudes = xp.sort(made["values"][quiet].ravel())
+        n_smooth = max(min(fewest, n_kept), math.ceil(shares[0] * n_kept))
+        smooth = xp.argsort(structure[int(omits_clipped)], kind="stable")[:n_smooth]
+        magnitudes = xp.sort(values[smooth].ravel())
         size = magnitudes.size
         middle = self.gpu.download(magnitudes[(size - 1) // 2 : size // 2 + 1])
-        # The range of large numbers may not be finite.
+        # The range itself may overflow, its half cannot.
         return float(middle.mean(dtype=np.float64)) * (contents.high / 2 - contents.low / 2) * 2
 
 
 @lru_cache(4)
 def _cosines(gpu: Gpu, uses: bytes) -> tuple[Any, Any]:
-    """The factor of 8 × 8 patches and how frequencies are used, on the GPU."""
+    """The DCT factor of 8 × 8 patches, and the uses of frequencies, on the GPU."""
     return gpu.upload(dct_factor(8, 8)), gpu.upload(np.frombuffer(uses, np.int32))
 
 
 def _limits(dtype: np.dtype[Any]) -> tuple[float, float]:
-    """The least and the largest float that an integer of a dtype can be."""
+    """The lowest and the highest float that fits into an integer dtype."""
     limits = np.iinfo(dtype)
     highest = np.float64(limits.max)
     if int(highest) > limits.max:

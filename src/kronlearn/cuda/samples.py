@@ -1,4 +1,4 @@
-"""Samples on the GPU: all of them if they fit, otherwise a chunk after the other."""
+"""The samples of a source on the GPU: all at once if they fit, otherwise chunk by chunk."""
 
 from __future__ import annotations
 
@@ -14,26 +14,34 @@ from kronlearn.cuda.streaming import SLOTS
 
 __all__ = ["GpuSamples"]
 
-# Chunks are no longer than this many numbers: what is made of one besides is as large or larger.
-# Those that are sent are shorter, for the first one is waited for.
-_MOST_NUMBERS, _NUMBERS_SENT = 1 << 26, 1 << 23
-# Samples on the GPU of so many bytes are one chunk.
+# The largest chunks, in numbers: on the GPU, because codes and sums take as much memory again; and
+# streamed ones, which are shorter because nothing can be done before the first has arrived.
+_MOST_NUMBERS, _MOST_NUMBERS_STREAMED = 1 << 26, 1 << 23
+# Up to this many bytes, samples on the GPU are one chunk.
 _SMALL = 1 << 26
 
 
 class GpuSamples:
     """The samples of a source as arrays on the GPU, in chunks of whole blocks.
 
-    Of those that do not fit, some chunks stay there and the others are sent in every pass.
+    If the samples do not fit, some chunks stay on the GPU and the others are streamed in every
+    pass.
 
     Parameters
     ----------
     gpu : Gpu
     source : Source
     memory : int, optional
-        Bytes that samples may take on the GPU, by default half of what is free; a few blocks are
-        taken whatever they need.
+        Bytes that samples may take on the GPU, by default half of the free memory. A few blocks
+        are taken even if they need more.
     block_size : int
+
+    Attributes
+    ----------
+    array : array of shape (N, m_1·…·m_d), or None
+        All samples, if they are on the GPU.
+    pieces : list of slice
+        The rows of the chunks.
     """
 
     def __init__(self, gpu: Gpu, source: Source, memory: int | None, block_size: int) -> None:
@@ -42,71 +50,77 @@ class GpuSamples:
         size = len(source) * source.n_features * source.dtype.itemsize
         if memory is None:
             is_small = isinstance(source, DeviceSource) and size <= _SMALL
-            # To ask how much is free takes as long as to code a few samples.
-            unasked = is_small and current_limit() is None
-            memory = 8 * _SMALL if unasked else gpu.free_memory() // 2
+            # Asking the driver for its free memory takes as long as coding a few samples.
+            known_to_fit = is_small and current_limit() is None
+            memory = 8 * _SMALL if known_to_fit else gpu.free_memory() // 2
         numbers = memory // source.dtype.itemsize
         if isinstance(source, DeviceSource):
             self.array = source.array
         elif size <= memory:
             self.array = gpu.xp.empty((len(source), source.n_features), source.dtype)
-            for rows, chunk in gpu.stream(source, self._pieces(_NUMBERS_SENT)):
+            for rows, chunk in gpu.stream(source, self._pieces(_MOST_NUMBERS_STREAMED)):
                 self.array[rows] = chunk
-        most = _NUMBERS_SENT if self.array is None else _MOST_NUMBERS
+        most = _MOST_NUMBERS_STREAMED if self.array is None else _MOST_NUMBERS
         self.pieces = self._pieces(min(most, numbers // 4))
-        self._kept: dict[int, Any] = {}
-        self._coming: Iterator[tuple[slice, Any]] | None = None
-        self._staying = self._chosen(numbers) if self.array is None else set()
+        self._resident = self._resident_pieces(numbers) if self.array is None else set()
+        self._resident_chunks: dict[int, Any] = {}
+        # The endless stream of the other chunks, from the second pass on.
+        self._stream: Iterator[tuple[slice, Any]] | None = None
 
     @property
     def longest(self) -> int:
-        """How many samples the longest chunk has."""
+        """The number of samples in the longest chunk."""
         return max((rows.stop - rows.start for rows in self.pieces), default=0)
 
     def chunks(self) -> Iterator[tuple[slice, Any]]:
-        """Consecutive chunks ``(rows, samples (n, m_1·…·m_d))``."""
+        """Yield consecutive chunks ``(rows, samples (n, m_1·…·m_d))``."""
         if self.array is not None:
             for rows in self.pieces:
                 yield rows, self.array[rows]
-        elif self._coming is None:
-            yield from self._first_chunks()
+        elif self._stream is None:
+            yield from self._first_pass()
         else:
-            yield from self._further_chunks()
+            yield from self._later_pass()
 
     def largest(self) -> float:
-        """The largest magnitude of all numbers, NaN if one of them is."""
+        """The largest magnitude of all numbers; NaN if one of them is NaN."""
         xp = self.gpu.xp
-        found = xp.zeros(1, self.source.dtype)
+        largest = xp.zeros(1, self.source.dtype)
         for _, chunk in self.chunks():
             for extreme in (chunk.min(), chunk.max()):
-                xp.maximum(found, abs(extreme), out=found)
-        return float(self.gpu.download(found)[0])
+                xp.maximum(largest, abs(extreme), out=largest)
+        return float(self.gpu.download(largest)[0])
 
-    def _first_chunks(self) -> Iterator[tuple[slice, Any]]:
-        """All of them from the source; some are copied, to stay."""
+    def _first_pass(self) -> Iterator[tuple[slice, Any]]:
+        """Stream all chunks and copy the resident ones."""
         for number, (rows, chunk) in enumerate(self.gpu.stream(self.source, self.pieces)):
-            if number in self._staying:
-                self._kept[number] = chunk.copy()
+            if number in self._resident:
+                self._resident_chunks[number] = chunk.copy()
             yield rows, chunk
-        sent = [rows for number, rows in enumerate(self.pieces) if number not in self._staying]
-        # From one pass to the next the first ones are on their way already.
-        self._coming = self.gpu.stream(self.source, cycle(sent))
+        others = [rows for number, rows in enumerate(self.pieces) if number not in self._resident]
+        # Endless, so that the first chunks of a pass are copied while the previous pass ends.
+        self._stream = self.gpu.stream(self.source, cycle(others))
 
-    def _further_chunks(self) -> Iterator[tuple[slice, Any]]:
-        # A pass that is broken off leaves nothing to go on with.
-        coming, self._coming = self._coming, None
-        assert coming is not None
+    def _later_pass(self) -> Iterator[tuple[slice, Any]]:
+        # If a pass is broken off, the stream is no longer at the first chunk: the next pass must
+        # not continue it.
+        stream, self._stream = self._stream, None
+        assert stream is not None
         for number, rows in enumerate(self.pieces):
-            yield (rows, self._kept[number]) if number in self._staying else next(coming)
-        self._coming = coming
+            if number in self._resident:
+                yield rows, self._resident_chunks[number]
+            else:
+                yield next(stream)
+        self._stream = stream
 
-    def _chosen(self, numbers: int) -> set[int]:
-        """The numbers of chunks that stay on the GPU, spread evenly among the others."""
+    def _resident_pieces(self, numbers: int) -> set[int]:
+        """The indices of the chunks that stay on the GPU, spread evenly among the others."""
         most = numbers // (self.longest * self.source.n_features) - SLOTS
         count, staying = len(self.pieces), min(max(most, 0), len(self.pieces) - 1)
         return {number for number in range(count) if number * staying % count < staying}
 
     def _pieces(self, numbers: int) -> list[slice]:
+        """Divide the samples into pieces of whole blocks and at most so many numbers."""
         blocks = max(1, numbers // (self.source.n_features * self.block_size))
         step = blocks * self.block_size
         count = len(self.source)

@@ -1,4 +1,4 @@
-"""A dictionary as the kernels of GPUs want it: its shape, and tables of its entries."""
+"""The tables of a dictionary that kernels read: its sizes, entries, Gram matrices and norms."""
 
 from __future__ import annotations
 
@@ -12,32 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.cuda.device import Gpu
+from kronlearn.cuda.structs import MOST_MODES, SHAPE
 
-__all__ = ["SHAPE", "Tables", "gpu_tables", "shape_of"]
+__all__ = ["GpuTables", "Tables", "gpu_tables", "shape_of"]
 
-_MOST_MODES = 16
-# Dictionaries whose tables are kept on the GPU for the next call.
-_KEPT = 16
-
-#: The struct Shape of the kernels.
-SHAPE = np.dtype(
-    [
-        ("n_modes", np.int32),
-        *((name, np.int32) for name in ("m1", "n1", "m2", "n2")),
-        ("m", np.int32, _MOST_MODES),
-        ("n", np.int32, _MOST_MODES),
-    ],
-    align=True,
-)
+# Dictionaries whose tables stay on the GPU for the next call.
+_CACHED_DICTIONARIES = 16
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What the kernels look up.
+    """The tables of a dictionary in the memory of the processor.
 
-    ``numbers`` are the factors with unit-norm columns, their squares, the Gram matrices of both
-    sides and the atoms of both sides, one after the other; ``norms`` the norms that the columns of
-    both sides had.
+    ``numbers`` concatenates the factors with unit-norm columns, their squared entries, the Gram
+    matrices of the left and the right side, and the atoms of both sides as rows. ``norms`` holds
+    the original norms of the columns of both sides.
     """
 
     shape: NDArray[Any]
@@ -60,8 +49,8 @@ class Tables:
 
 def shape_of(factors: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """The struct Shape of factors ``(m_i, n_i)``: their sizes, and those of both sides."""
-    if len(factors) > _MOST_MODES:
-        raise ValueError(f"On a GPU there are at most {_MOST_MODES} modes.")
+    if len(factors) > MOST_MODES:
+        raise ValueError(f"On a GPU there are at most {MOST_MODES} modes.")
     shape = np.zeros((), SHAPE)
     shape["n_modes"] = len(factors)
     split = _split([factor.shape[1] for factor in factors])
@@ -74,7 +63,7 @@ def shape_of(factors: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class GpuTables:
-    """The tables of a dictionary on a GPU: the struct Shape, numbers by dtype, and norms."""
+    """The tables of a dictionary on a GPU, with the numbers in both precisions."""
 
     shape: NDArray[Any]
     numbers: dict[np.dtype[Any], Any]
@@ -82,24 +71,24 @@ class GpuTables:
 
 
 def gpu_tables(gpu: Gpu, factors: Sequence[NDArray[Any]]) -> GpuTables:
-    """The tables of factors; the same ones for the same shapes and entries."""
+    """The tables of factors on a GPU, cached by their shapes and entries."""
     entries = [(f.shape, np.asarray(f, np.float64).tobytes()) for f in factors]
     return _gpu_tables(gpu, *entries)
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED_DICTIONARIES)
 def _gpu_tables(gpu: Gpu, *factors: tuple[tuple[int, int], bytes]) -> GpuTables:
     tables = Tables.of([np.frombuffer(entries).reshape(shape) for shape, entries in factors])
-    kinds = map(np.dtype, (np.float32, np.float64))
-    numbers = {kind: gpu.upload(tables.numbers.astype(kind)) for kind in kinds}
+    dtypes = map(np.dtype, (np.float32, np.float64))
+    numbers = {dtype: gpu.upload(tables.numbers.astype(dtype)) for dtype in dtypes}
     left, right = map(gpu.upload, tables.norms)
-    # Other threads find them here, and may work on other streams.
+    # Other threads, on other streams, may take the tables from the cache at once.
     gpu.finish()
     return GpuTables(tables.shape, numbers, (left, right))
 
 
 def _product(parts: Sequence[NDArray[np.float64]], empty: tuple[int, ...]) -> NDArray[np.float64]:
-    """The Kronecker product of matrices or vectors; of none a one."""
+    """The Kronecker product of matrices or vectors, or a one of shape ``empty`` for none."""
     product: Any = np.ones(empty)
     for part in parts:
         product = np.kron(product, part)
@@ -107,7 +96,7 @@ def _product(parts: Sequence[NDArray[np.float64]], empty: tuple[int, ...]) -> ND
 
 
 def _split(n_atoms: Sequence[int]) -> int:
-    """How many modes make the left side: its smaller one is as large as possible."""
+    """The number of modes on the left side that makes the smaller side as large as possible."""
     sizes = [
         min(math.prod(n_atoms[:split]), math.prod(n_atoms[split:]))
         for split in range(1, len(n_atoms))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kronlearn.cuda.arrays import adopted, is_on_gpu, returned_as
+from kronlearn.cuda.arrays import as_cupy, is_on_gpu, returned_as
 from kronlearn.cuda.device import C_TYPES, Gpu
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.pixels import Contents, Pixels
@@ -49,7 +49,7 @@ def to_channels(image: ArrayLike, channel_axis: int | None, gpu: Gpu | None = No
     dtype that kernels do not support (half or extended precision, swapped byte order).
     """
     if gpu is not None and is_on_gpu(image):
-        return _channels(adopted(gpu.xp, image), channel_axis)
+        return _channels(as_cupy(gpu.xp, image), channel_axis)
     if isinstance(image, np.ma.MaskedArray) and np.ma.is_masked(image):
         raise ValueError("image is a masked array; pass image.filled(0), and mask=image.mask.")
     if getattr(image, "requires_grad", False):

@@ -1,5 +1,5 @@
-// Patches of an image, as they have become, are added up.
-#include "image_coding.cuh"
+// Adds the coded patches of an image to its pixels, or averages them.
+#include "coding_task.cuh"
 
 namespace kronlearn {
 

@@ -1,15 +1,15 @@
-// Sums over the parts of blocks of coded samples. Each part is summed by one team in the order of its samples,
-// in double precision, so its sums have the same bits wherever, and together with whatever others, it is summed.
+// Sums over the parts of blocks of coded samples. One team sums a part in the order of its samples, in double
+// precision: the sums have the same bits wherever the part is summed.
 #include "dictionary.cuh"
 
 namespace kronlearn {
 
 enum Kind { kNone, kXy, kFull, kModeXy, kMode };
 
-// Σ‖y‖², Σ‖y − ŷ‖², Σ‖x‖² and the nonzeros come before all other sums of a part.
+// Σ‖y‖², Σ‖y − ŷ‖², Σ‖x‖² and the number of nonzeros come before all other sums of a part.
 constexpr int kCounts = 4;
-// Sums of so many atoms are read before any is written: the atoms of a code differ, so their loads need not
-// wait for each other.
+// Atoms whose sums are read before any of them is written. The atoms of a code differ, so these loads are
+// independent.
 constexpr int kAtOnce = 8;
 
 struct BlockTask {
@@ -17,18 +17,18 @@ struct BlockTask {
   int kind, mode, width;
   int has_residuals;  // whether residual2 is that of these codes
   int64 count, block_size, part_size;       // in samples; the last part of a block may be shorter
-  int64 numbers;                            // per part
+  int64 numbers;                            // of a part's sums
   const void *samples, *value, *residual2;  // (count, features), (count, width), (count)
   const int *index, *nonzeros;              // (count, width), (count)
   const double* factors;                    // (m, n) of all modes, one after the other
-  double* sums;                             // (blocks, parts of a block, numbers), zeros before
-  double* scratch;                          // per team: n of the mode times the features of all others
+  double* sums;                             // (blocks, parts of a block, numbers), initially zero
+  double* scratch;                          // per team: n of the mode times the entries of all other modes
   int* rows;                                // per team: n of the mode
 };
 
 KRONLEARN_DEVICE int64 smaller(int64 a, int64 b) { return a < b ? a : b; }
 
-// One code, and the sample that it is of.
+// A code and its sample.
 template <class S>
 struct Coded {
   const S *y, *x;
@@ -36,7 +36,7 @@ struct Coded {
   int nonzeros;
 };
 
-// Σ x xᵀ, the lower triangle row by row, and behind it Σ x yᵀ.
+// Adds to Σ x xᵀ, the lower triangle row by row, followed by Σ x yᵀ.
 template <class S>
 KRONLEARN_DEVICE void add_full(const BlockTask& task, const Team& team, const Coded<S>& code, double* sums) {
   const int m = task.shape.features();
@@ -64,10 +64,10 @@ KRONLEARN_DEVICE void add_full(const BlockTask& task, const Team& team, const Co
   }
 }
 
-// What the sums of one mode need to know of the others.
+// Sizes for the sums of one mode.
 struct Modes {
-  int m, n;   // of the mode itself
-  int after;  // entries of the modes behind it
+  int m, n;   // of the mode
+  int after;  // entries of the modes after it
   int atoms_after;
   int others;  // entries of all other modes
 
@@ -85,7 +85,7 @@ struct Modes {
   }
 };
 
-// The product of the other modes' factors at one entry of theirs and one atom.
+// The entry of the Kronecker product of the other modes' factors for one of their entries and an atom.
 KRONLEARN_DEVICE double weight(const BlockTask& task, int entry, int atom) {
   const Shape& shape = task.shape;
   const double* factor = task.factors;
@@ -102,7 +102,7 @@ KRONLEARN_DEVICE double weight(const BlockTask& task, int entry, int atom) {
   return product;
 }
 
-// Z = X_(i) (⊗ D_jᵀ), (n, others), of which only the rows that the code uses are made; how many these are.
+// Computes the rows of Z = X_(i) (⊗ D_jᵀ), (n, others), that the code uses; returns their number.
 template <class S>
 KRONLEARN_DEVICE int contract(const BlockTask& task, const Team& team, const Modes& modes,
                               const Coded<S>& code, double* z, int* rows) {
@@ -123,7 +123,7 @@ KRONLEARN_DEVICE int contract(const BlockTask& task, const Team& team, const Mod
   return used;
 }
 
-// Half of Σ Z Zᵀ, and behind it Σ Z Y_(i)ᵀ, (n, m).
+// Adds to half of Σ Z Zᵀ, followed by Σ Z Y_(i)ᵀ, (n, m).
 template <class S>
 KRONLEARN_DEVICE void add_mode(const BlockTask& task, const Team& team, const Modes& modes,
                                const Coded<S>& code, double* z, int* rows, double* sums) {
@@ -172,7 +172,7 @@ KRONLEARN_DEVICE void sum_part(const BlockTask& task, const Team& team, int64 bl
     if (task.kind == kXy || task.kind == kFull) add_full(task, team, code, sums + kCounts);
     if (task.kind == kModeXy || task.kind == kMode)
       add_mode(task, team, modes, code, z, rows, sums + kCounts);
-    // Other threads go on with what these have added to.
+    // Other threads may add to the same sums next.
     team.sync();
   }
   energy = team.sum(energy);

@@ -1,5 +1,4 @@
-// What the threads of a block do together, and how the last block of a grid finds what all others have
-// written.
+// Functions for whole blocks, and for the last block of a grid, which reads what all others have written.
 #pragma once
 
 #include "instructions.cuh"
@@ -11,8 +10,8 @@ constexpr int kBlock = 256, kWarpsOfBlock = kBlock / 32;
 KRONLEARN_DEVICE const Pair& pair_at(const double* p) { return *reinterpret_cast<const Pair*>(p); }
 KRONLEARN_DEVICE Pair& pair_at(double* p) { return *reinterpret_cast<Pair*>(p); }
 
-// Numbers of other blocks to shared memory, so many pairs at a time on their way to each thread; all are
-// aligned to 16 bytes.
+// Copies numbers that other blocks have written to shared memory; every thread has kLoads pairs in flight. All
+// addresses are multiples of 16 bytes.
 template <int kLoads>
 KRONLEARN_DEVICE void copy_fresh(const double* from, int count, double* to) {
   const Pair* pairs = reinterpret_cast<const Pair*>(from);
@@ -32,8 +31,8 @@ KRONLEARN_DEVICE void copy_fresh(const double* from, int count, double* to) {
   }
 }
 
-// Whether all others of so many blocks have come here before: what they wrote until then can be read.
-// `arrived` is zero before the first and after the last one.
+// Whether all other blocks of the grid have called this before, so that what they wrote until then can be read.
+// `arrived` is zero before the first call and after the last one.
 KRONLEARN_DEVICE bool is_last_block(int* arrived, int blocks) {
   __shared__ int place;
   __syncthreads();
@@ -44,7 +43,8 @@ KRONLEARN_DEVICE bool is_last_block(int* arrived, int blocks) {
   return true;
 }
 
-// Over lanes whose numbers differ in bits from kFirst to below kEnd; the same bits in all of them.
+// The sum over all lanes whose numbers differ only in the bits from kFirst to below kEnd, with the same bits in
+// all of them.
 template <int kFirst, int kEnd>
 KRONLEARN_DEVICE double sum_lanes(double x) {
 #pragma unroll

@@ -1,23 +1,23 @@
-// Adds the sums of a chunk of samples to those of the chunks before it, always in the same order, and leaves
-// them where an update takes them from once the last chunk has come. Blocks have 256 threads.
+// Adds the sums of a chunk of samples to the total of the chunks before it, always in the same order, and after
+// the last chunk passes the total to an update. Blocks have 256 threads.
 #include "partials.cuh"
 
 namespace kronlearn {
 
-// A sum in double precision is left as that many numbers of single precision, whose sum it is.
+// A total in double precision is passed as this many numbers of single precision that add up to it.
 constexpr int kParts = 3;
 
 struct ChunkSums {
-  int begins, ends;  // whether it is the first chunk, the last one
+  int begins, ends;  // whether this is the first chunk, the last one
   int numbers;       // a multiple of 32
   int rows;          // blocks that have left sums of the chunk
   const float* partial;           // (rows, numbers)
   const double* partial_counts;   // (rows, 4), or null after a pass that codes nothing
-  double *totals, *total_counts;  // of all chunks so far
+  double *totals, *total_counts;  // totals of all chunks so far
   float* sums;                    // (kParts, numbers)
   double* counts;                 // (kParts, 4)
-  int* arrived;                   // blocks; zero before and afterwards
-  const int* stopped;             // not zero: nothing is to be done
+  int* arrived;                   // counts blocks; zero before and after a launch
+  const int* stopped;             // if not zero, the kernel does nothing
 };
 
 KRONLEARN_DEVICE void leave(const ChunkSums& c) {
@@ -37,7 +37,7 @@ KRONLEARN_DEVICE void leave(const ChunkSums& c) {
 
 }  // namespace kronlearn
 
-// The last block to come leaves the sums.
+// The block that finishes last passes the total on.
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock) add_chunk(kronlearn::ChunkSums c) {
   using namespace kronlearn;
   if (*c.stopped) return;

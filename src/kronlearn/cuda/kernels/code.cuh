@@ -1,11 +1,11 @@
-// A sample's code while it is made, and its residual computed from the sample itself.
+// The code of a sample under construction, and its residual computed from the sample.
 #pragma once
 
 #include "select.cuh"
 
 namespace kronlearn {
 
-// A sample's code while it is made: (width) entries in the order of selection.
+// The code of a sample under construction: (width) entries in the order of selection.
 template <class T>
 struct Code {
   int* atom;
@@ -14,13 +14,13 @@ struct Code {
   T residual2;
 };
 
-// Entry e of the atom of a number.
+// Entry e of an atom.
 template <class T>
 KRONLEARN_DEVICE T atom_entry(const Shape& s, const Tables<T>& tables, int atom, int e) {
   return tables.atoms1[atom / s.n2 * s.m1 + e / s.m2] * tables.atoms2[atom % s.n2 * s.m2 + e % s.m2];
 }
 
-// Entry e of y − Σ x_l d_l. Few samples need it: its loop is not unrolled.
+// Entry e of y − Σ x_l d_l. Not unrolled, as few samples need it.
 template <class T>
 KRONLEARN_DEVICE T residual_entry(const Shape& s, const Tables<T>& tables, const T* y, const Code<T>& code,
                                   int e) {

@@ -1,6 +1,5 @@
-// Codes samples of any shape, a team of threads per sample. Compiled with the types of what is stored
-// (KRONLEARN_S) and of the arithmetic (KRONLEARN_T), and with or without weights (KRONLEARN_WEIGHTED): a call
-// needs one of these.
+// Codes samples of any shape, one team per sample. Compiled with the type in which samples and codes are stored
+// (KRONLEARN_S), the type of the arithmetic (KRONLEARN_T), and with or without weights (KRONLEARN_WEIGHTED).
 #include "coder.cuh"
 
 namespace kronlearn {
@@ -14,7 +13,7 @@ KRONLEARN_DEVICE void load(const Task<S>& task, int64 k, AnyCoder& coder) {
   const int features = coder.features();
   for (int e = coder.team.lane; e < features; e += Team::kSize) {
     if (kWeights) coder.weights[e] = T(task.weights[k * features + e]);
-    // What has no weight may be anything, NaN too.
+    // Entries without weight may be NaN.
     const bool counts = !kWeights || coder.weights[e] > T(0);
     coder.y[e] = counts ? T(task.samples[k * features + e]) : T(0);
   }
@@ -26,7 +25,7 @@ KRONLEARN_DEVICE void write(const Task<S>& task, int64 k, const AnyCoder& coder)
   const int width = task.width, n2 = coder.shape.n2;
   int* index = task.index + k * width;
   S* value = task.value + k * width;
-  // Every entry finds its own place, which nobody else has.
+  // The entries are sorted by atom: each one's position is the number of atoms below its own.
   for (int l = coder.team.lane; l < code.nonzeros; l += Team::kSize) {
     const int atom = code.atom[l];
     int place = 0;

@@ -1,4 +1,4 @@
-// Codes one sample with a team of threads.
+// Codes one sample with one team.
 #pragma once
 
 #include "pursuit_small.cuh"
@@ -8,7 +8,7 @@
 
 namespace kronlearn {
 
-// Scratch of one team. It is handed out; without memory behind it, it is counted.
+// Allocates the scratch of one team, or counts it if base is null.
 template <class T>
 struct Arena {
   T* base;
@@ -21,9 +21,8 @@ struct Arena {
   }
 };
 
-// T is the type of the arithmetic. With a kN of 8 or 16 there are as many atoms in each of two modes, and 8
-// entries; neither weights nor thresholds are for these. With 0, samples have any shape. kWeights: their entries
-// have weights.
+// Codes samples with arithmetic of type T. kN = 8 or 16 is for kN × kN atoms and 8 × 8 entries, without weights
+// and thresholds; kN = 0 is for any shape. kWeights: entries have weights.
 template <class T, int kN, bool kWeights>
 class SampleCoder {
   static constexpr int kM = 8;
@@ -66,8 +65,8 @@ class SampleCoder {
   KRONLEARN_DEVICE int m2() const { return kN > 0 ? kM : shape.m2; }
   KRONLEARN_DEVICE int n2() const { return kN > 0 ? kN : shape.n2; }
 
-  // Makes `code` from y and weights, which are changed. `tol` is the ℓ2 norm that the residual may have, or
-  // negative. A sample that is not finite has no nonzeros. Returns whether single precision is in doubt.
+  // Computes `code` from y and weights, and changes both. `tol` is the ℓ2 norm that the residual may have, or
+  // negative. A sample that is not finite gets no nonzeros. Returns whether single precision is in doubt.
   KRONLEARN_DEVICE bool run(T tol) {
     const T energy = kWeights ? weigh() : measure();
     const T tol2 = tol < T(0) ? T(-1) : tol * tol / largest_weight;
@@ -82,7 +81,7 @@ class SampleCoder {
   const Team team;
   const Shape& shape;
   const Tables<T> tables;
-  T *y, *weights;  // (features): a sample, and weights of its entries
+  T *y, *weights;  // (features): the sample and the weights of its entries
   T largest_weight = 1;
   bool finite;
   Code<T> code;
@@ -99,7 +98,7 @@ class SampleCoder {
     return team.any(any);
   }
 
-  // Weights are scaled to a maximum of one: only their proportions decide the codes.
+  // Divides the weights by their maximum; only their ratios affect the code.
   KRONLEARN_DEVICE T weigh() {
     Best<T> best{T(0), -1};
     for (int e = team.lane; e < features(); e += Team::kSize) best.consider(weights[e], e);
@@ -142,7 +141,7 @@ class SampleCoder {
 
   const int method_, width_;
   T* correlate_;
-  bool any_;  // whether an entry is not zero
+  bool any_;  // whether any entry is not zero
   PursuitScratch<T> pursuit_;
   WeightedScratch<T> weighted_;
 };

@@ -1,9 +1,9 @@
-// Codes of fixed width one after the other without gaps, as a sparse matrix has them.
+// Packs codes of fixed width without gaps, as in a sparse matrix.
 #include "team.cuh"
 
 namespace kronlearn {
 
-// The code of sample k goes to the places from starts[k] on.
+// The code of sample k begins at starts[k].
 template <class S>
 KRONLEARN_DEVICE void pack(const int* index, const S* value, const int64* starts, int64 count, int width,
                            int* indices, S* data) {

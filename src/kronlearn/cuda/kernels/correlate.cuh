@@ -5,7 +5,7 @@
 
 namespace kronlearn {
 
-// out (outer, n, inner) = factorᵀ applied to the middle dimension of in (outer, m, inner).
+// out (outer, n, inner) = factorᵀ applied to the middle axis of in (outer, m, inner).
 template <class T>
 KRONLEARN_DEVICE void mode_product(Team team, const T* factor, int m, int n, int outer, int inner,
                                    const T* in, T* out) {
@@ -20,7 +20,7 @@ KRONLEARN_DEVICE void mode_product(Team team, const T* factor, int m, int n, int
   team.sync();
 }
 
-// Numbers of scratch that correlate() needs beside its input and output.
+// The numbers of scratch that correlate() needs besides its input and output.
 KRONLEARN_DEVICE int64 correlate_scratch(const Shape& s) {
   int64 largest = 0, size = s.features();
   for (int i = 0; i + 1 < s.n_modes; ++i) {
@@ -30,7 +30,7 @@ KRONLEARN_DEVICE int64 correlate_scratch(const Shape& s) {
   return 2 * largest;
 }
 
-// alpha (n_1, …, n_d), C order, from y (m_1, …, m_d); factors are those of all modes.
+// Computes alpha (n_1, …, n_d), C order, from y (m_1, …, m_d) and the factors of all modes.
 template <class T>
 KRONLEARN_DEVICE void correlate(Team team, const Shape& s, const T* factors, const T* y, T* alpha,
                                 T* scratch) {

@@ -1,5 +1,5 @@
-// The dictionary as kernels see it. An atom (i, j) is the product of the left atom i and the right atom j,
-// each of several modes or of one; atoms are numbered i · n2 + j.
+// The dictionary as kernels see it. Atom (i, j) is the product of the left atom i and the right atom j, where
+// each side combines any number of modes; its number is i · n2 + j.
 #pragma once
 
 #include "team.cuh"
@@ -17,8 +17,9 @@ struct Shape {
   KRONLEARN_DEVICE int atoms() const { return n1 * n2; }
 };
 
-// All tables one after the other: the factors (m, n) of all modes, those with squared entries, the Gram
-// matrices (n1, n1) and (n2, n2), and the atoms of both sides as rows, (n1, m1) and (n2, m2).
+// The tables of a dictionary, concatenated: the factors (m, n) of all modes with unit-norm columns, their
+// squared entries, the Gram matrices (n1, n1) and (n2, n2), and the atoms of both sides as rows, (n1, m1) and
+// (n2, m2).
 template <class T>
 struct Tables {
   const T *factors, *squared, *gram1, *gram2, *atoms1, *atoms2;

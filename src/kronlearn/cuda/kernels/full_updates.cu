@@ -1,21 +1,22 @@
-// Adds up the full moments that the blocks of a coding kernel have left, and updates the dictionary, 8 × 8
-// atoms of 8 × 8 samples: the last block to come does that. Blocks have 256 threads.
+// Adds up the full moments that the blocks of a coding kernel have left; the block that finishes last updates
+// the dictionary, 8 × 8 atoms of 8 × 8 samples. Blocks have 256 threads.
 #include "updates.cuh"
 
 namespace kronlearn::update {
 
-// Newton's and Schulz's steps at most. The first ones, of a steeper polynomial, let small singular values
-// grow faster and keep large ones between 0.65 and 1.17: 12 of them are enough for a condition of 10⁴. They
-// end once X Xᵀ is near one; others square what is missing, and one from kClose is the last.
+// The most Newton–Schulz steps. The first ones use a steeper polynomial, which lets small singular values grow
+// faster and keeps large ones between 0.65 and 1.17; 12 of them suffice for a condition number of 10⁴. They end
+// once X Xᵀ is within kNear of the identity. Every later step squares the distance, and one that starts within
+// kClose is the last.
 constexpr int kMostSteps = 100, kSteepSteps = 12;
 constexpr double kNear = 0.5, kClose = 3e-8;
-// From row to row of X: threads read two numbers at once.
+// The distance between rows of X. It is even, as threads read two numbers at a time.
 constexpr int kPolarRow = 10;
 static_assert(8 * kPolarRow <= kN * kColumns);
 
-// Sums over the other mode's atoms: out (8, 8), a row for each of the mode's own atoms, kColumns apart. Of S_xx
-// the coefficients are the Gram matrix of the other mode's atoms, of S_xy these atoms themselves. A warp has an
-// own atom, a lane two columns.
+// Contracts moments with the other mode's atoms to out (8, 8), one row per own atom, kColumns apart. The
+// coefficients are the Gram matrix of the other mode's atoms for S_xx, and these atoms themselves for S_xy. A
+// warp computes one row, with two columns of the moments per lane.
 KRONLEARN_DEVICE void contract(int mode, const double* moments, const double* coefficients, int stride,
                                double* out) {
   const int own = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -41,7 +42,7 @@ KRONLEARN_DEVICE void contract(int mode, const double* moments, const double* co
   }
 }
 
-// Σ a b over eight numbers.
+// The dot product of eight numbers.
 KRONLEARN_DEVICE double product_of_rows(const double* a, const double* b) {
   double even = 0, odd = 0;
 #pragma unroll
@@ -53,8 +54,8 @@ KRONLEARN_DEVICE double product_of_rows(const double* a, const double* b) {
   return even + odd;
 }
 
-// unscaled = the orthonormal factor of C's polar decomposition, by the first warp. A lane has two entries. X
-// takes the place of C, once all lanes have read theirs.
+// unscaled = the orthonormal factor of the polar decomposition of C, computed by the first warp with two
+// entries per lane. X overwrites C once all lanes have read their entries.
 KRONLEARN_DEVICE void find_polar_factor(Memory& m) {
   if (threadIdx.x >= 32) return;
   const int i = threadIdx.x / 4, j = threadIdx.x % 4 * 2;
@@ -105,7 +106,7 @@ class FullUpdater : Updater {
     double* to = m_.moments + (u_.orthonormal ? kSize : 0);
     read_sums<16>(numbers, to);
     if (!u_.orthonormal) find_unused();
-    // Not unrolled: instructions are fetched once.
+    // Not unrolled, so that instructions are fetched only once.
 #pragma unroll 1
     for (int mode = 0; mode < 2; ++mode)
       if (!update(mode)) break;
@@ -113,7 +114,7 @@ class FullUpdater : Updater {
   }
 
  private:
-  // A left or right atom that no code uses is to be replaced.
+  // Flags left or right atoms that no code uses, for the processor to replace them.
   KRONLEARN_DEVICE void find_unused() const {
     if (threadIdx.x < 16) {
       const int own = threadIdx.x % 8;
@@ -128,7 +129,8 @@ class FullUpdater : Updater {
     __syncthreads();
   }
 
-  // The left mode first. Codes belong to unscaled left atoms then.
+  // Updates the left mode first. The right one is then updated with unscaled left atoms, to which the codes
+  // belong.
   KRONLEARN_DEVICE bool update(int mode) const {
     const double* other = mode == 0 ? m_.atoms[1] : m_.unscaled;
     if (!u_.orthonormal) {
@@ -167,11 +169,3 @@ KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_both(kronle
   if (!add_up(u, u.orthonormal ? kSize : 2 * kSize, true) || before.stopped) return;
   FullUpdater(u, memory()).run(before);
 }
-
-// By a single block.
-KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) tabulate(kronlearn::update::Update u) {
-  kronlearn::update::tabulate_factors(u);
-}
-
-// Bytes of dynamic shared memory.
-KRONLEARN_KERNEL void update_needs(int* bytes) { *bytes = int(sizeof(kronlearn::update::Memory)); }

@@ -1,4 +1,4 @@
-// Groups of an image's patches: what is asked for, and the search for patches that are similar.
+// The task of filtering groups of similar patches, and the search for these patches.
 #pragma once
 
 #include "blocks.cuh"
@@ -8,43 +8,43 @@ namespace kronlearn {
 
 struct GroupTask {
   PatchGrid grid;
-  int group, size;             // patches of a group; the same rounded up to a multiple of four
-  int planes, matched_planes;  // of image, guide and sums; of those that patches are compared on
-  int candidates;              // patches that a window has at most
+  int group, size;             // patches of a group; the same, rounded up to a multiple of four
+  int planes, matched_planes;  // planes of image, guide and sums; planes on which patches are compared
+  int candidates;              // the most patches in a window
   int64 count;                 // groups
   int64 pixels;                // of a plane
-  float noise;                 // energy of the noise in a patch, if there are no noises
-  int room;                    // bits of fixed-point sums that are left for the largest pixel
-  float weight_scale;          // of the fixed-point sums of weights
+  float noise;                 // energy of the noise in a patch, if noises is null
+  int room;                    // bits of a fixed-point sum for the largest pixel
+  float weight_scale;          // by which weights are multiplied in fixed-point sums
   const float *image, *guide;  // (planes, pixels); guide may be null
-  const float* noises;         // (planes, pixels): the same by the pixel where a patch begins; may be null
+  const float* noises;         // (planes, pixels): energy for each first pixel of a patch; may be null
   const float* matched;        // (matched_planes, pixels)
   const float* taper;          // (features): weights of the pixels of a patch
-  const int64* places;         // (features): offsets of the pixels of a patch from its first
-  const float* largest;        // magnitude in the image
+  const int64* pixel_offsets;  // (features): offsets of the pixels of a patch from its first
+  const float* largest;        // magnitude of a pixel
   int64* sums;                 // (planes, pixels)
-  int64* weights;              // (planes, pixels): of the patches that begin at a pixel
-  float* average;              // (planes, pixels): what is made of both
+  int64* weights;              // (planes, pixels): sums for the patches that begin at a pixel
+  float* average;              // (planes, pixels): output
 
-  // What sums of pixels are multiplied by, that none can overflow: a power of two.
+  // A power of two by which pixels are multiplied in fixed-point sums: the largest that cannot overflow.
   KRONLEARN_DEVICE float scale() const {
     const int exponent = room - (int(to_bits(*largest) >> 23) - 126);
     return from_bits(unsigned((exponent < 100 ? exponent : 100) + 127) << 23);
   }
 };
 
-// Patches side by side that a thread compares at a time.
+// Adjacent patches that a thread compares at a time.
 constexpr int kRun = 4;
 
-// The patches that are nearest to a patch of the grid, within the window around it.
+// Finds the patches nearest to a patch of the grid, within the window around it.
 class Matcher {
  public:
-  // What a block has of it in shared memory, besides here (matched planes, features) and keys (candidates).
+  // The shared memory of a block, besides here (matched planes, features) and keys (candidates).
   struct Shared {
-    int within[kMostAxes];  // how many patches there are in the window along the axis
-    int offset, corner;     // where the patch and the window begin
-    int own, count;         // the patch's own number in the window, and the number of all
-    int digit, left;        // what is found by select()
+    int within[kMostAxes];  // patches in the window along the axis
+    int offset, corner;     // first pixels of the patch and of the window
+    int own, count;         // the patch's number in the window, and the number of patches
+    int digit, left;        // results of find_digit()
     int below[kWarpsOfBlock], equal[kWarpsOfBlock];
     int bins[256];
   };
@@ -53,14 +53,15 @@ class Matcher {
                            int* offsets)
       : task_(task), grid_(task.grid), s_(shared), here_(here), keys_(keys), offsets_(offsets) {}
 
-  // Fills offsets with the first pixels of the patches of a group, by their number in the window. Of patches at
-  // equal distances the first are taken; where the window has too few, some are taken again.
+  // Fills offsets with the first pixels of the nearest patches, in the order of their numbers in the window.
+  // Among patches at equal distances, the first are taken; if the window has too few patches, some are
+  // repeated.
   KRONLEARN_DEVICE void match(int64 number) {
     if (threadIdx.x == 0) look_around(number);
     __syncthreads();
     for (int e = threadIdx.x; e < task_.matched_planes * grid_.features; e += blockDim.x)
       here_[e] = task_.matched[e / grid_.features * task_.pixels + s_.offset +
-                               task_.places[e % grid_.features]];
+                               task_.pixel_offsets[e % grid_.features]];
     __syncthreads();
     if (s_.within[grid_.axis(grid_.n_axes - 1)] >= kRun)
       compare<kRun>();
@@ -78,7 +79,7 @@ class Matcher {
   }
 
  private:
-  // Finds the patch and the window around it, whose patches are numbered in C order of the image's axes.
+  // Locates the patch and its window, whose patches are numbered in C order of the image's axes.
   KRONLEARN_DEVICE void look_around(int64 number) {
     int place[kMostAxes];
     for (int a = grid_.n_axes - 1; a >= 0; --a)
@@ -100,7 +101,7 @@ class Matcher {
     s_.count = count;
   }
 
-  // Where a patch of the window begins.
+  // The first pixel of a patch of the window.
   KRONLEARN_DEVICE int candidate(int number) const {
     int pixel = s_.corner;
     for (int n = grid_.n_axes - 1; n >= 0; --n) {
@@ -111,8 +112,8 @@ class Matcher {
     return pixel;
   }
 
-  // Keys of all patches of the window: their distances. A thread compares patches side by side, which share most
-  // of their pixels; the last ones of a row are compared by several.
+  // Computes the keys of all patches of the window, which are their distances as integers. A thread compares
+  // adjacent patches, which share most of their pixels; runs at the end of a row overlap.
   template <int kSideBySide>
   KRONLEARN_DEVICE void compare() {
     const int last = grid_.axis(grid_.n_axes - 1), columns = s_.within[last];
@@ -128,15 +129,15 @@ class Matcher {
     }
   }
 
-  // Distances of patches that begin side by side, the first of them there.
+  // Adds the distances of adjacent patches, the first of which begins at pixel `there`.
   template <int kSideBySide>
   KRONLEARN_DEVICE void add_distances(int there, float (&sums)[kSideBySide]) const {
-    // Pixels lie side by side along the last axis of the image.
+    // Pixels are contiguous along the last axis of the image.
     const int length = grid_.patch[grid_.axis(grid_.n_axes - 1)];
     const float* here = here_;
     for (int plane = 0; plane < task_.matched_planes; ++plane)
       for (int row = 0; row < grid_.features; row += length, here += length) {
-        const float* pixels = task_.matched + plane * task_.pixels + there + task_.places[row];
+        const float* pixels = task_.matched + plane * task_.pixels + there + task_.pixel_offsets[row];
         float window[kSideBySide];
 #pragma unroll
         for (int q = 1; q < kSideBySide; ++q) window[q] = pixels[q - 1];
@@ -154,7 +155,8 @@ class Matcher {
       }
   }
 
-  // The key that so many are not above, digit by digit; `left` becomes how many of those that equal it count.
+  // The smallest key that at least `left` keys do not exceed, found digit by digit; `left` becomes the number
+  // of patches to take whose keys are equal to it.
   KRONLEARN_DEVICE unsigned select(int& left) {
     unsigned key = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
@@ -173,7 +175,7 @@ class Matcher {
     return key;
   }
 
-  // The bin in which the number `left` of all, by their order, is; and which of that bin it is. For one warp.
+  // Finds the bin of the `left`-th key and its rank within that bin. For one warp.
   KRONLEARN_DEVICE void find_digit(int left) {
     constexpr int kOwn = 256 / 32;
     const int lane = threadIdx.x;
@@ -196,7 +198,7 @@ class Matcher {
     }
   }
 
-  // Offsets of all patches whose keys are below the last, and of the first so many that equal it.
+  // Writes the offsets of all patches with keys below `last`, and of the first `equal` ones with that key.
   KRONLEARN_DEVICE void collect(unsigned last, int equal) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const int part = (s_.count + 32 * warps - 1) / (32 * warps) * 32;
@@ -204,7 +206,7 @@ class Matcher {
     int below_before = 0, equal_before = 0;
     for (int pass = 0; pass < 2; ++pass) {
       for (int c = begin + lane; c < end; c += 32) {
-        const unsigned key = c < s_.count ? keys_[c] : kNone;
+        const unsigned key = c < s_.count ? keys_[c] : 0xffffffffu;
         const unsigned nearer = __ballot_sync(kWholeWarp, c < s_.count && key < last);
         const unsigned as_near = __ballot_sync(kWholeWarp, c < s_.count && key == last);
         if (pass == 1) {

@@ -1,20 +1,20 @@
-// Ridge regression over a group of similar patches, as native/images/ridge.hpp has it.
+// Ridge regression over a group of similar patches, as in native/images/ridge.hpp.
 #pragma once
 
 #include "group_matching.cuh"
 
 namespace kronlearn {
 
-// Matrices are worked on in tiles of so many rows and columns.
+// Rows and columns of the tiles in which matrices are processed.
 constexpr int kSide = 4;
 using Tile = float[kSide][kSide];
 
-// The constants of native/images/ridge.hpp.
+// The same constants as in native/images/ridge.hpp.
 constexpr float kRounding = 3e-7f, kLeastNoise = 0.01f, kMostNoise = 2.0f;
 
 KRONLEARN_DEVICE Four<float>& four_at(float* p) { return *reinterpret_cast<Four<float>*>(p); }
 
-// The sum over the threads of a block, the same bits in all of them; by way of shared memory, (kWarpsOfBlock).
+// The sum over the threads of a block, with the same bits in all of them; uses shared memory, (kWarpsOfBlock).
 KRONLEARN_DEVICE float sum_of_block(float x, float* warps) {
 #pragma unroll
   for (int o = 16; o > 0; o /= 2) x += __shfl_xor_sync(kWholeWarp, x, o);
@@ -26,12 +26,12 @@ KRONLEARN_DEVICE float sum_of_block(float x, float* warps) {
   return sum;
 }
 
-// Filters the group whose patches are at the offsets. Matrices of patches are (features, size), one patch per
-// column; those past the group are zero.
+// Filters the group of patches at these offsets. Matrices of patches are (features, size), one column per
+// patch; the columns past the group are zero.
 class Ridge {
  public:
   struct Memory {
-    float *samples, *guide;  // (features, rounded up to kSide, size); the same without a guide
+    float *samples, *guide;  // (features rounded up to a multiple of kSide, size); the same array without a guide
     float* matrix;           // (size, size)
     float *pivots, *column;  // (kSide, size)
     float *noise, *weights;  // (size)
@@ -63,11 +63,11 @@ class Ridge {
     for (int e = threadIdx.x; e < rows() * size_; e += blockDim.x) {
       const int f = e / size_, k = e - f * size_;
       const bool used = f < features() && k < task_.group;
-      patches[e] = used ? plane[offsets_[k] + task_.places[f]] : 0.0f;
+      patches[e] = used ? plane[offsets_[k] + task_.pixel_offsets[f]] : 0.0f;
     }
   }
 
-  // Takes the mean of the guide off; returns it.
+  // Subtracts the mean of the guide and returns it.
   KRONLEARN_DEVICE float centre() {
     float sum = 0;
     for (int e = threadIdx.x; e < features() * size_; e += blockDim.x) sum += m_.guide[e];
@@ -108,7 +108,7 @@ class Ridge {
     }
   }
 
-  // Adds the noise. Rows and columns past the group become those of the identity.
+  // Adds the noise to the diagonal. Rows and columns past the group become those of the identity.
   KRONLEARN_DEVICE void regularize(int64 first) {
     const int group = task_.group;
     const int i = threadIdx.x;
@@ -130,7 +130,7 @@ class Ridge {
     __syncthreads();
   }
 
-  // A step of the inversion by Gauss and Jordan, with kSide pivots.
+  // One step of the Gauss–Jordan inversion, with kSide pivots.
   KRONLEARN_DEVICE void eliminate(int c) {
     for (int j = threadIdx.x; j < size_; j += blockDim.x) {
       Tile inverse;
@@ -174,7 +174,7 @@ class Ridge {
     __syncthreads();
   }
 
-  // The inverse of the pivots, a positive definite tile on the diagonal.
+  // Inverts the pivots, a positive definite tile on the diagonal.
   KRONLEARN_DEVICE void invert_pivots(int c, Tile& a) const {
 #pragma unroll
     for (int r = 0; r < kSide; ++r)
@@ -197,7 +197,7 @@ class Ridge {
     }
   }
 
-  // Weights of the patches, 1 / ‖row of I − noise · matrix‖², are added to those of where they begin.
+  // Computes the weights of the patches, 1/‖row of I − noise · matrix‖², and adds them at their first pixels.
   KRONLEARN_DEVICE void weigh(int64* weights) {
     for (int k = threadIdx.x; k < task_.group; k += blockDim.x) {
       const float own = m_.matrix[k * (size_ + 1)];
@@ -216,7 +216,7 @@ class Ridge {
     __syncthreads();
   }
 
-  // Adds patches, (I − noise · matrix) · samples + mean, each with its weight, to their pixels.
+  // Adds the filtered patches, (I − noise · matrix) · samples + mean, to their pixels, each with its weight.
   KRONLEARN_DEVICE void apply(float mean, int64* sums) {
     const int side = size_ / kSide;
     for (int t = threadIdx.x; t < rows() / kSide * side; t += blockDim.x) {
@@ -237,7 +237,7 @@ class Ridge {
             for (int s = 0; s < kSide; ++s) products[r][q] += left[r].x[s] * right[s].x[q];
       }
       for (int r = 0; r < kSide && f + r < features(); ++r) {
-        const int64 place = task_.places[f + r];
+        const int64 place = task_.pixel_offsets[f + r];
         const float taper = task_.taper[f + r] * scale_;
 #pragma unroll
         for (int q = 0; q < kSide; ++q) {

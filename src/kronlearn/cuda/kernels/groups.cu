@@ -1,13 +1,13 @@
-// Groups of similar patches are filtered by ridge regression, as native/images/ridge.hpp has it, and added up. A
-// block filters a group at a time.
+// Filters groups of similar patches by ridge regression, as in native/images/ridge.hpp, and averages them. A
+// block filters one group at a time.
 //
-// A pixel is reached from many groups in no order that is known. Sums are therefore integers, fixed-point
-// numbers of 64 bits: they have the same bits in whatever order, and however the image is cut.
+// Many groups add to the same pixel, in no fixed order. Sums are therefore 64-bit fixed-point numbers, which
+// have the same bits in any order and however the image is cut.
 #include "group_ridge.cuh"
 
 namespace kronlearn {
 
-// The average at a pixel of a plane: the patches over it have their weights where they begin.
+// The average at a pixel of a plane. The weight of a patch is stored at its first pixel.
 KRONLEARN_DEVICE float average_at(const GroupTask& task, int64 first, int pixel) {
   const PatchGrid& grid = task.grid;
   int place[kMostAxes], feature[kMostAxes];
@@ -19,8 +19,8 @@ KRONLEARN_DEVICE float average_at(const GroupTask& task, int64 first, int pixel)
   for (int f = 0; f < grid.features; ++f) {
     bool over = true;
     for (int a = 0; a < grid.n_axes; ++a) over = over && feature[a] <= place[a];
-    if (over) weight += task.taper[f] * float(task.weights[first + pixel - task.places[f]]);
-    // The next pixel of a patch, in C order of the image's axes.
+    if (over) weight += task.taper[f] * float(task.weights[first + pixel - task.pixel_offsets[f]]);
+    // Advance to the next pixel of a patch, in C order of the image's axes.
     for (int n = grid.n_axes - 1; n >= 0; --n) {
       const int a = grid.axis(n);
       if (++feature[a] < grid.patch[a]) break;
@@ -47,7 +47,7 @@ KRONLEARN_KERNEL __launch_bounds__(256) void filter_groups(
   const int size = task.size, rows = (task.grid.features + kSide - 1) / kSide * kSide;
   int* offsets = reinterpret_cast<int*>(take(task.group));
   float* here = take(task.matched_planes * task.grid.features);
-  // One after the other.
+  // Keys first, and then the matrix.
   float* matrix = take(task.candidates > size * size ? task.candidates : size * size);
   float* guide = take(rows * size);
   float* samples = task.guide ? take(rows * size) : guide;

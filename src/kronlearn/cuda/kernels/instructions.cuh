@@ -1,4 +1,4 @@
-// Instructions of GPUs that C++ has no words for. Where kernels are emulated, tests/cuda_emulation.hpp has the same
+// GPU instructions that C++ does not offer. For emulated kernels, tests/cuda_emulation.hpp defines the same
 // functions.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace kronlearn {
 
-// Two numbers at a place that is aligned.
+// Two aligned numbers, loaded and stored at once.
 struct alignas(16) Pair {
   double x, y;
 };
@@ -15,10 +15,10 @@ struct alignas(16) Pair {
 
 // ---------------------------------------------------------------- shared memory
 
-// What a launch gives a block besides its static shared memory.
+// The dynamic shared memory of a block.
 #define KRONLEARN_SHARED_MEMORY(name) extern __shared__ __align__(16) unsigned char name[]
 
-// Addresses within shared memory, which are short: fewer numbers to be added up than with pointers.
+// Addresses within shared memory. They have 32 bits, so that computing with them is cheaper than with pointers.
 KRONLEARN_DEVICE unsigned shared_address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
@@ -26,7 +26,7 @@ KRONLEARN_DEVICE unsigned char* shared_at(unsigned address) {
   return static_cast<unsigned char*>(__cvta_shared_to_generic(address));
 }
 
-// Starts to copy 16 bytes to shared memory, or zeros where there is nothing to copy.
+// Starts an asynchronous copy of 16 bytes to shared memory, or writes zeros if the source does not exist.
 KRONLEARN_DEVICE void copy_async(float* to, const float* from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
                "r"(exists ? 16 : 0)
@@ -35,7 +35,7 @@ KRONLEARN_DEVICE void copy_async(float* to, const float* from, bool exists) {
 
 KRONLEARN_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Waits for this thread's own copies, all but the latest groups of them.
+// Waits for this thread's copies, except for the latest kLatest groups.
 template <int kLatest>
 KRONLEARN_DEVICE void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLatest) : "memory");
@@ -43,17 +43,17 @@ KRONLEARN_DEVICE void wait_for_copies() {
 
 // ---------------------------------------------------------------- global memory
 
-// Asks for 128 bytes ahead of time.
+// Prefetches 128 bytes into the L2 cache.
 KRONLEARN_DEVICE void prefetch(const float* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-// Takes a ticket; what this block has written before it is seen by whoever takes a later one.
+// Takes a ticket. Whoever takes a later one sees what this block has written before.
 KRONLEARN_DEVICE int take_ordered_ticket(int* counter) {
   int ticket;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(ticket) : "l"(counter) : "memory");
   return ticket;
 }
 
-// Numbers that another block may have written: the cache of a multiprocessor knows nothing of that.
+// Loads that see what other blocks have written: they bypass the L1 cache, which is not coherent.
 KRONLEARN_DEVICE double fresh(const double* p) {
   double x;
   asm volatile("ld.global.cg.f64 %0, [%1];" : "=d"(x) : "l"(p) : "memory");
@@ -65,7 +65,7 @@ KRONLEARN_DEVICE Pair fresh(const Pair* p) {
   return pair;
 }
 
-// Adds two numbers to two that no other thread adds to.
+// Adds to two adjacent numbers to which no other thread adds at the same time.
 KRONLEARN_DEVICE void add_two(float* to, float x, float y) {
 #if __CUDA_ARCH__ < 900
   asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(x) : "memory");
@@ -75,23 +75,24 @@ KRONLEARN_DEVICE void add_two(float* to, float x, float y) {
 #endif
 }
 
-// ---------------------------------------------------------------- what the compiler is not to know
+// ---------------------------------------------------------------- hiding values from the compiler
 
-// The number of a thread, or what else is known before a loop. A compiler that knows how it is computed would
-// do that anew, slowly, wherever it is used.
+// Hides how a value was computed, so that the compiler keeps it in a register instead of computing it anew at
+// every use.
 template <class T>
 KRONLEARN_DEVICE T opaque(T x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
-// At the end of blocks that differ in a number that is known when compiled: a compiler that made one of them
-// would have to compute the number, and registers cannot be addressed by it.
+// Stands at the end of branches that differ only in a constant known at compile time. Without it, the compiler
+// would merge them into one branch with a computed index, which registers do not support.
 KRONLEARN_DEVICE void keep_apart() { asm volatile(""); }
 
 // ---------------------------------------------------------------- reciprocals
 
-// About 1 / x and 1 / √x: of single precision to the last bit or two, of double precision to 20 bits.
+// Approximations of the reciprocal and of the reciprocal root: up to the last one or two bits in single
+// precision, to 20 bits in double precision.
 KRONLEARN_DEVICE float quick_reciprocal(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -115,7 +116,7 @@ KRONLEARN_DEVICE double quick_reciprocal_root(double x) {
 
 // ---------------------------------------------------------------- half precision
 
-// Two numbers, each rounded to the nearest in half precision, the first in the lower 16 bits.
+// Two numbers rounded to half precision, the first in the lower 16 bits.
 KRONLEARN_DEVICE unsigned to_halves(float first, float second) {
   unsigned both;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
@@ -128,7 +129,7 @@ KRONLEARN_DEVICE float from_half(unsigned short bits) {
   return x;
 }
 
-// Of pairs of halves, the larger ones, the smaller ones and magnitudes.
+// Element-wise maximum, minimum and magnitude of pairs of halves.
 KRONLEARN_DEVICE unsigned larger_halves(unsigned a, unsigned b) {
   unsigned c;
   asm("max.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
@@ -147,8 +148,8 @@ KRONLEARN_DEVICE unsigned magnitudes(unsigned halves) {
 
 // ---------------------------------------------------------------- tensor cores
 
-// Four 8 × 8 matrices of halves from shared memory, transposed: lane l gives the address of row l % 8 of
-// matrix l / 8, and is given the numbers 2 (l % 4) and 2 (l % 4) + 1 of column l / 4 of each.
+// Loads four 8 × 8 matrices of halves from shared memory, transposed. Lane l passes the address of row l % 8 of
+// matrix l / 8, and receives entries 2 (l % 4) and 2 (l % 4) + 1 of column l / 4 of each matrix.
 KRONLEARN_DEVICE void load_transposed(unsigned (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -156,8 +157,8 @@ KRONLEARN_DEVICE void load_transposed(unsigned (&to)[4], const void* row) {
                : "memory");
 }
 
-// c (16, 8) += A (16, 16) B (16, 8) on the tensor cores, spread over a warp: halves, sums in single
-// precision.
+// c (16, 8) += A (16, 16) B (16, 8) on the tensor cores, distributed over a warp: products of halves, summed in
+// single precision.
 KRONLEARN_DEVICE void multiply_halves(float (&c)[4], const unsigned (&a)[4], unsigned b0,
                                       unsigned b1) {
   asm volatile(
@@ -167,8 +168,8 @@ KRONLEARN_DEVICE void multiply_halves(float (&c)[4], const unsigned (&a)[4], uns
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// c (16, 8) += A (16, 8) B (8, 8) on the tensor cores, spread over a warp. They drop the low 13 bits of what
-// is multiplied.
+// c (16, 8) += A (16, 8) B (8, 8) on the tensor cores, distributed over a warp. The low 13 bits of the entries
+// of A and B are ignored.
 KRONLEARN_DEVICE void multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsigned b0,
                                     unsigned b1) {
   asm volatile(
@@ -180,7 +181,7 @@ KRONLEARN_DEVICE void multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsig
 
 #endif
 
-// ---------------------------------------------------------------- made of these
+// ---------------------------------------------------------------- helpers
 
 // The bits of a number in half precision.
 using Half = unsigned short;

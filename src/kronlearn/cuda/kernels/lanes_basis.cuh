@@ -1,21 +1,21 @@
-// A sample's selected atoms and their orthonormal basis, all lanes of its group computing alike: M, the
-// inverse triangular factor, row by row. Every row is stored in shared memory together with a, the sample's
-// coordinate in the new direction.
+// The orthonormal basis of a sample's selected atoms, as the inverse triangular factor M. All lanes of a group
+// compute it alike, row by row. Each row is stored in shared memory, together with a, the sample's coordinate
+// in the new direction.
 #pragma once
 
 #include "lanes_correlate.cuh"
 
 namespace kronlearn::lanes {
 
-// The Gram matrices (n, n) of both sides, one after the other. Rows of 16 are further apart than they need
-// be: lanes that read from rows of different samples meet in a bank less often.
+// The Gram matrices (n, n) of both sides, one after the other. Rows of 16 are padded: lanes that read rows for
+// different samples then have fewer bank conflicts.
 struct Grams {
   static constexpr int kStride = kN == 16 ? 20 : 32, kSide = kN * kStride, kNumbers = 2 * kSide;
   const char* bytes;
 
   KRONLEARN_DEVICE explicit Grams(const float* numbers) : bytes(reinterpret_cast<const char*>(numbers)) {}
 
-  // Starts to copy both, all threads of a block together.
+  // Starts to copy both; for all threads of a block.
   KRONLEARN_DEVICE static void start_copying(const float* gram1, const float* gram2, float* to) {
     for (int e = 4 * threadIdx.x; e < kN * kN; e += 4 * blockDim.x) {
       const int place = e / kN * kStride + e % kN;
@@ -35,10 +35,11 @@ struct Grams {
   }
 };
 
-// M of a warp's samples. Row t is [a_t, M[t,0], …, M[t,t]] in quads; those of the samples lie side by side.
+// M for the samples of a warp. Row t is [a_t, M[t,0], …, M[t,t]] in units of four numbers, which are
+// interleaved for the samples.
 class Triangle {
  public:
-  // Rows t of t + 2 numbers take 1, 1, 1, 2, 2, 2, 2, 3, … quads.
+  // Rows t of t + 2 numbers take 1, 1, 1, 2, 2, 2, 2, 3, … units.
   KRONLEARN_DEVICE static constexpr int first_quad(int t) {
     const int fours = (t + 5) / 4, rest = (t + 5) % 4;
     return 2 * fours * (fours - 1) + rest * fours - 1;
@@ -52,7 +53,7 @@ class Triangle {
 
   KRONLEARN_DEVICE float4& quad(int t, int q) const { return quads_[(first_quad(t) + q) * kSamples]; }
 
-  // Entries 0 … t + 1, for a t that is known when compiled.
+  // Loads entries 0 … t + 1; t is known at compile time.
   KRONLEARN_DEVICE void load(int t, float (&row)[kRowLength]) const {
 #pragma unroll
     for (int q = 0; q < kRowLength / 4; ++q)
@@ -66,10 +67,10 @@ class Triangle {
   float4* quads_;
 };
 
-// Greater than any atom's number.
+// Larger than the number of any atom.
 constexpr unsigned kNoAtom = 1u << 30;
 
-// A code in the order of selection, alike in all lanes of a group; unused entries are kNoAtom and zero.
+// A code in the order of selection, the same in all lanes of a group; unused entries are kNoAtom and zero.
 struct LaneCode {
   unsigned atom[kWidth];
   float x[kWidth];
@@ -77,14 +78,15 @@ struct LaneCode {
   float residual2 = 0;
 };
 
-// Loops over earlier atoms have bounds that are known when compiled, and end early: arrays whose every index
-// is known are kept in registers.
+// Loops over earlier atoms have bounds that are known at compile time and end early, because arrays stay in
+// registers only if every index is known.
 class Basis {
  public:
   float a = 0, rho = 0;  // the sample's coordinate in the newest direction, and M[k,k]
   float u[kWidth];       // M[k,:] = −ρ u, and u_k = −1
 
-  // In shared memory: first are the first correlations of the lane's sample, selected is where its atoms go.
+  // `first` are the first correlations of the lane's sample and `selected` receives its atoms, both in shared
+  // memory.
   KRONLEARN_DEVICE Basis(Lane lane, Grams grams, Triangle triangle, const float* first, int* selected)
       : lane_(lane),
         down_(lane.member / kAcross * 8 * 4),
@@ -99,12 +101,12 @@ class Basis {
     for (int l = 0; l < kWidth; ++l) u[l] = 0, picked_[l] = across_ << 16 | down_;
   }
 
-  // For a new atom p: a = ⟨d_p, r⟩ = ⟨d_p, y⟩ − Σ_t w_t a_t, w_t = Σ_l M[t,l] ⟨d_l, d_p⟩, u = wᵀM, and what
-  // it returns, 1 − Σ w², the squared norm of what is orthogonal to the earlier ones.
+  // Orthogonalises a new atom p: a = ⟨d_p, r⟩ = ⟨d_p, y⟩ − Σ_t w_t a_t, w_t = Σ_l M[t,l] ⟨d_l, d_p⟩, u = wᵀM.
+  // Returns 1 − Σ w², the squared norm of what is orthogonal to the earlier atoms.
   KRONLEARN_DEVICE float orthogonalise(int k, unsigned atom) {
     const unsigned i = atom / kN, j = atom % kN;
     a = first_[Correlations::place(i, j)];
-    // From where the lane's block of a row begins to the entry.
+    // The distance from the beginning of the lane's block of a row to the entry.
     const unsigned row = 4 * i - down_, column = 4 * j + Grams::kSide * 4 - across_;
     float norm2 = 1, g[kWidth];
 #pragma unroll
@@ -112,12 +114,12 @@ class Basis {
       if (t < k) {
         float m[Triangle::kRowLength];
         triangle_.load(t, m);
-        // Four at a time; in place of those beyond k, which are not used, there is the first atom.
+        // Four at a time; in place of those from k on, the first atom is read and the result not used.
         if (t % 4 == 0)
 #pragma unroll
           for (int l = t; l < t + 4; ++l)
             if (l < kWidth - 1) g[l] = grams_.one(row_of(l) + row) * grams_.one(column_of(l) + column);
-        // Two sums take turns: one would wait for itself.
+        // Two alternating sums, as each addition would wait for the previous one.
         float even = m[1] * g[0], odd = 0;
 #pragma unroll
         for (int l = 1; l < kWidth; ++l)
@@ -133,7 +135,7 @@ class Basis {
     return norm2;
   }
 
-  // Takes it as the next one; where it is not wanted, or nothing is left of it, with a row of zeros.
+  // Appends the atom as number k, or a row of zeros if it is not wanted or too little of it is left.
   KRONLEARN_DEVICE void append(int k, unsigned atom, bool wanted, float norm2) {
     rho = wanted ? quick_reciprocal_root(norm2) : 0.0f;
     a = wanted ? a * rho : 0.0f;
@@ -152,10 +154,10 @@ class Basis {
     __syncwarp();
   }
 
-  // M[k, l] for the newest k; zero beyond.
+  // M[k, l] for the newest k; zero beyond the width.
   KRONLEARN_DEVICE float entry(int l) const { return l < kWidth ? -rho * u[l] : 0.0f; }
 
-  // Of the Gram rows of selected atoms, where the lane's blocks begin.
+  // The offsets of the lane's block in the Gram rows of a selected atom.
   KRONLEARN_DEVICE unsigned row_of(int l) const { return picked_[l] & 0xffffu; }
   KRONLEARN_DEVICE unsigned column_of(int l) const { return picked_[l] >> 16; }
   KRONLEARN_DEVICE const Grams& grams() const { return grams_; }
@@ -182,12 +184,12 @@ class Basis {
 
  private:
   const Lane lane_;
-  const unsigned down_, across_;  // bytes from where a row begins, or that of the second side, to the block
+  const unsigned down_, across_;  // offsets in bytes of the lane's block in a row of the first and of the second side
   const Grams grams_;
   const Triangle triangle_;
   const float* const first_;
   int* const selected_;
-  unsigned picked_[kWidth];  // of selected atoms, both offsets in bytes, 16 bits each
+  unsigned picked_[kWidth];  // both offsets in bytes for each selected atom, 16 bits each
 };
 
 }  // namespace kronlearn::lanes

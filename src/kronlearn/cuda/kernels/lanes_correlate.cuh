@@ -1,13 +1,13 @@
-// α = D_1ᵀ Y D_2 of a warp's samples on the tensor cores. Every number is split into two that they can hold,
-// of which all products but that of the two small ones are added up: about as exact as single precision.
+// α = D_1ᵀ Y D_2 of a warp's samples on the tensor cores. Every number is split into two TF32 numbers. All
+// products but that of the two small parts are added up, which is about as accurate as single precision.
 #pragma once
 
 #include "lanes.cuh"
 
 namespace kronlearn::lanes {
 
-// Correlations of a warp's samples in shared memory, (n, n) each. Rows of eight lanes' blocks are shifted so
-// that lanes that read from their blocks do not meet in a bank.
+// The correlations of a warp's samples in shared memory, (n, n) each. Every eight rows are shifted, so that
+// lanes reading their blocks have no bank conflicts.
 struct Correlations {
   static constexpr int kStride = kN == 16 ? 16 : 36, kShift = kN == 16 ? 16 : 4;
   static constexpr int kSize = kN == 16 ? 276 : 1164, kNumbers = kSamples * kSize;
@@ -18,7 +18,7 @@ struct Correlations {
 
 class Correlator {
  public:
-  // Atoms of both sides, and samples.
+  // Takes atoms of both sides, and samples.
   KRONLEARN_DEVICE Correlator(const float* atoms1, const float* atoms2, const float* samples)
       : g_(threadIdx.x % 32 / 4), t_(threadIdx.x % 4), atoms1_(atoms1), atoms2_(atoms2), samples_(samples) {}
 
@@ -27,7 +27,7 @@ class Correlator {
     for (int s = 0; s < kSamples; s += kTogether) {
       float u[kTogether][kBands][kM / 8][4];
       left_products(samples_ + s * kSampleSize, u);
-      // Correlations may take the place of these samples, though not of later ones.
+      // Correlations overwrite these samples, but not later ones.
       if constexpr (!kKept) __syncwarp();
       right_products(u, correlations + s * Correlations::kSize);
     }
@@ -36,11 +36,11 @@ class Correlator {
 
  private:
   static constexpr int kBands = kN / 16, kEights = kN / 8;
-  // Samples that share what is read of the factors.
+  // Samples that are processed together, to read the factors less often.
   static constexpr int kTogether = smaller(kSamples, kM == 8 && kN == 16 ? 4 : 2);
   static_assert(kKept || kTogether == kSamples || Correlations::kSize <= kSampleSize);
 
-  // What a lane holds of a matrix on the left, (16, 8), split.
+  // A lane's part of a left matrix (16, 8), split.
   struct Left {
     unsigned large[4], small[4];
 
@@ -56,7 +56,7 @@ class Correlator {
     multiply_tf32(c, a.large, b0.large, b1.large);
   }
 
-  // Entries 2t and 2t + 1 of eight of an atom.
+  // Entries 2t and 2t + 1 of eight entries of an atom.
   KRONLEARN_DEVICE float2 pair(const float* atoms, int entry, int atom) const {
     return *reinterpret_cast<const float2*>(atoms + (entry / 8 * kN + atom + g_) * 8 + 2 * t_);
   }
@@ -86,8 +86,8 @@ class Correlator {
     }
   }
 
-  // α = U D_2. What the tensor cores leave of U in the lanes is what they want of it on the left, columns 2t
-  // and 2t + 1 being their t and t + 4.
+  // α = U D_2. The lanes hold U as the tensor cores have left it, which is how they take a left matrix if its
+  // columns 2t and 2t + 1 count as t and t + 4.
   KRONLEARN_DEVICE void right_products(const float (&u)[kTogether][kBands][kM / 8][4], float* to) const {
 #pragma unroll
     for (int b = 0; b < kBands; ++b) {

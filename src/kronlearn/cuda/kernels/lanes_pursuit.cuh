@@ -1,36 +1,30 @@
-// Orthogonal matching pursuit (OMP), or with KRONLEARN_OLS orthogonal least squares (OLS), of a warp's
-// samples in step. Every lane keeps a block of its sample's correlations in registers, eight rows of it.
+// Orthogonal matching pursuit (OMP), or with KRONLEARN_OLS orthogonal least squares (OLS), for the samples of a
+// warp in lockstep. Every lane keeps a block of eight rows of its sample's correlations in registers.
 //
-// The correlation of the selected atom is not looked up among the current ones, for registers cannot be
-// addressed by numbers that are computed, but follows from the first one. Scores are compared by their 20
-// leading bits of mantissa: of those that are equal so far, which differ by less than 1e-6 of themselves, the
-// atom with the lowest number is selected.
+// Registers cannot be indexed by computed numbers. The correlation of the selected atom is therefore not looked
+// up, but computed from the first one. Scores are compared by the 20 leading bits of their mantissas; among
+// equal ones, which differ by less than 1e-6 of their value, the atom with the lowest number is selected.
 //
-// With an error target, pursuit.cuh computes residuals from the sample once they are small. Here that is done
-// at the end only; where ‖y‖² − Σ a² comes so close to the target that its rounding may decide, the sample is
-// doubtful.
+// With an error target, pursuit.cuh computes residuals from the sample as soon as they are small. Here that is
+// done only at the end; a sample is doubtful if ‖y‖² − Σ a² comes so close to the target that rounding may
+// decide.
 #pragma once
 
 #include "lanes_basis.cuh"
 
-#if !defined(KRONLEARN_OLS)
-#define KRONLEARN_OLS 0
-#endif
-
 namespace kronlearn::lanes {
 
 constexpr bool kWithNorms = KRONLEARN_OLS;
-// Unrolled, more steps than this would be more code than a multiprocessor keeps at hand, or need more
-// registers than there are.
+// If more steps were unrolled, the code would exceed the instruction cache, or registers would run out.
 constexpr int kUnrolled = kWidth <= (kWithNorms ? 6 : kN == 16 ? 8 : 0) ? kWidth : 1;
 
-// The bits of a score that are compared. The compiler must not know the constant, or it would fetch it anew
-// for every use; grids have one row, but that it does not know.
+// The bits of a score that are compared. The compiler must not know this constant, or it would load it for
+// every use. It does not know that grids have one row.
 KRONLEARN_DEVICE unsigned compared_bits() { return 0x7ffffff8u * gridDim.y; }
 
 class LanePursuit {
  public:
-  // correlations are those of the lane's sample; tol2 is negative where there is no target.
+  // `correlations` are those of the lane's sample; tol2 is negative if there is no target.
   KRONLEARN_DEVICE LanePursuit(Lane lane, Basis& basis, const float* correlations, float energy, float tol2,
                                float least_norm2)
       : basis_(basis),
@@ -67,14 +61,15 @@ class LanePursuit {
     return doubtful_ || weakest_ < kTrustedNorm2;
   }
 
-  // Whether the residual of the code is to be computed from the sample.
+  // Whether the residual of the code has to be computed from the sample.
   KRONLEARN_DEVICE bool suspect() const {
     return nonzeros_ > 0 &&
            (weakest_ < kSuspectNorm2<float> || residual2_ < energy_ * kSuspectResidual2<float>);
   }
 
  private:
-  // Selects an atom; false if the warp needs no other. Before the first all atoms have norm one.
+  // Selects an atom; returns false if no sample of the warp needs another one. In the first step, all atoms
+  // have norm one.
   template <bool kFirst>
   KRONLEARN_DEVICE bool step(int k) {
     unsigned atom;
@@ -89,8 +84,8 @@ class LanePursuit {
     return true;
   }
 
-  // The atom with the largest score, and this score without the bits that are not compared. In place of
-  // these, keys have 7 − row: the largest key is that of the first row with the largest score.
+  // Finds the atom with the largest score; returns the score without the bits that are not compared. In keys, 7
+  // − row takes the place of these bits: the largest key belongs to the first row with the largest score.
   template <bool kScaled>
   KRONLEARN_DEVICE float strongest(unsigned& atom) const {
     unsigned key[kWide], own = 0;
@@ -110,7 +105,7 @@ class LanePursuit {
     unsigned most = own | 7u;
 #pragma unroll
     for (int o = 1; o < kGroup; o *= 2) most = max(most, __shfl_xor_sync(kWholeWarp, most, o));
-    // Of the lanes that have it, the lowest number.
+    // The lowest number among the lanes that have the largest score.
     unsigned number = (own | 7u) == most ? number_ + (7 - (own & 7u)) * kN + column : kN * kN;
 #pragma unroll
     for (int o = 1; o < kGroup; o *= 2) number = min(number, __shfl_xor_sync(kWholeWarp, number, o));
@@ -158,7 +153,7 @@ class LanePursuit {
       }
   }
 
-  // The same with ν −= v², v = Σ_l M[k,l] g1_l ⊗ g2_l; a few rows at a time, for v needs registers too.
+  // The same, and ν −= v² with v = Σ_l M[k,l] g1_l ⊗ g2_l. A few rows at a time, as v needs registers, too.
   KRONLEARN_DEVICE void update_both(int k) {
     constexpr int kRows = kWide == 8 && kN == 16 ? 2 : 4, kEntries = kRows * kWide;
 #pragma unroll
@@ -193,15 +188,15 @@ class LanePursuit {
   Basis& basis_;
   const float energy_, tol2_, least_norm2_;
   const unsigned compared_;
-  unsigned number_;                   // of the first atom of the lane's block
+  unsigned number_;                   // number of the first atom of the lane's block
   float alpha_[8][kWide];                // current correlations of the lane's block
-  float nu_[kWithNorms ? 8 : 1][kWide];  // OLS: the squared norms of what is left of its atoms
+  float nu_[kWithNorms ? 8 : 1][kWide];  // OLS: the squared norms of its atoms after orthogonalisation
   float residual2_, weakest_ = 1;
   int nonzeros_ = 0;
   bool active_ = false, doubtful_ = false;
 };
 
-// ‖y − Dx‖² of a code, from the sample itself: eight entries of a row at a time.
+// ‖y − Dx‖² of a code, computed from the sample, eight entries of a row at a time.
 KRONLEARN_DEVICE float residual_of(Lane lane, const float* atoms1, const float* atoms2, const LaneCode& code,
                                    const float* y) {
   constexpr int kInRow = kM / 8;

@@ -1,11 +1,11 @@
-// The largest of 64 numbers by sorting networks: of single numbers, and of pairs of halves, two at a time.
+// The largest of many numbers by sorting networks, for single numbers and for pairs of halves.
 #pragma once
 
 #include "instructions.cuh"
 
 namespace kronlearn {
 
-// Halves that are not negative are in order as their bits are.
+// The bits of non-negative halves are in the order of their values.
 struct Halves {
   unsigned bits;
 };
@@ -22,7 +22,7 @@ KRONLEARN_DEVICE void exchange(T& first, T& second) {
   second = smaller(a, b);
 }
 
-// Merges two sorted halves of v[kFirst … kFirst + kCount), of which every kApart-th number counts: Batcher's
+// Merges the two sorted halves of v[kFirst … kFirst + kCount), considering every kApart-th number, by Batcher's
 // odd-even merge.
 template <int kFirst, int kCount, int kApart, class T, int kList>
 KRONLEARN_DEVICE void merge_halves(T (&v)[kList]) {
@@ -37,7 +37,7 @@ KRONLEARN_DEVICE void merge_halves(T (&v)[kList]) {
   }
 }
 
-// Puts numbers in descending order.
+// Sorts numbers in descending order.
 template <int kFirst, int kCount, class T, int kList>
 KRONLEARN_DEVICE void sort(T (&v)[kList]) {
   if constexpr (kCount > 1) {
@@ -47,7 +47,7 @@ KRONLEARN_DEVICE void sort(T (&v)[kList]) {
   }
 }
 
-// The largest numbers of two lists, all lists in descending order.
+// Keeps the largest numbers of two lists; all lists are in descending order.
 template <class T, int kList>
 KRONLEARN_DEVICE void keep_largest(T (&list)[kList], const T (&other)[kList]) {
 #pragma unroll
@@ -59,7 +59,7 @@ KRONLEARN_DEVICE void keep_largest(T (&list)[kList], const T (&other)[kList]) {
       if (i / apart % 2 == 0) exchange(list[i], list[i + apart]);
 }
 
-// The largest of kCount numbers in descending order; number(p) is the one of number p.
+// Finds the largest of kCount numbers, in descending order.
 template <int kCount, class T, int kList, class Number>
 KRONLEARN_DEVICE void find_largest(T (&largest)[kList], Number number) {
 #pragma unroll
@@ -77,15 +77,16 @@ KRONLEARN_DEVICE void find_largest(T (&largest)[kList], Number number) {
   }
 }
 
-// Of all numbers in two lists, which are pairs' first and second halves in descending order.
+// The boundary between the kWanted largest numbers and the others, in two lists in descending order, which are
+// the first and the second halves of pairs.
 struct Boundary {
   unsigned last;  // the kWanted-th largest
-  bool clear;     // it is larger than the next
+  bool clear;     // whether it is larger than the next one
 };
 
-// The kWanted largest of both are the larger ones of pairs that run through the lists in opposite directions.
-// Lists that are no longer than that do not tell what follows their last number: where this is among the
-// largest, nothing is clear.
+// The kWanted largest numbers of both lists are the larger ones of pairs that run through the lists in opposite
+// directions. Lists of only kWanted numbers do not tell what follows their last one: if it is among the
+// largest, the boundary is not clear.
 template <int kWanted, int kList>
 KRONLEARN_DEVICE Boundary find_boundary(const Halves (&lists)[kList]) {
   constexpr int kPairs = (kWanted + 1) / 2;

@@ -1,19 +1,19 @@
-// The sums that a dictionary update needs of one mode, on the tensor cores:
+// The sums of one mode that a dictionary update needs, on the tensor cores:
 //   left mode:   Z = X D_2ᵀ,   P = Σ Z Zᵀ,  C = Σ Z Yᵀ,
 //   right mode:  Z = Xᵀ D_1ᵀ,  P = Σ Z Zᵀ,  C = Σ Z Y,
-// Z (n, m), P (n, n) and C (n, m). Z is rounded to TF32 once and the same rounded Z is in both sums, which
-// thus remain those of samples that exist; Y is split into two numbers, and loses next to nothing.
+// Z (n, m), P (n, n) and C (n, m). Z is rounded to TF32, and both sums use the same rounded Z, so that they are
+// the exact sums of slightly different codes. Y is split into two TF32 numbers and loses almost nothing.
 //
-// A warp keeps sums of its own in shared memory. These are added up always in the same order: they have the
-// same bits whenever the grid is the same.
+// Every warp keeps sums of its own in shared memory, which are added up always in the same order: for the same
+// grid, they have the same bits.
 #pragma once
 
 #include "lanes.cuh"
 
 namespace kronlearn::lanes {
 
-// Z = Σ_l x_l e_l ⊗ f_l for the lane's sample, e_l the unit vector of the atom's own side and f_l the other
-// side's atom. A lane has columns of its own, one or some pairs: nobody else's sums are in its way.
+// Z = Σ_l x_l e_l ⊗ f_l for the lane's sample, where e_l is the unit vector of the atom of the mode and f_l the
+// atom of the other mode. Every lane has its own columns, so that no two lanes add to the same entry.
 template <bool kRight>
 class Projection {
  public:
@@ -50,20 +50,20 @@ class Projection {
   static constexpr int kOwn = larger(1, kM / kGroup);
 
   const Lane lane_;
-  const int first_;  // of the lane's columns
+  const int first_;  // first of the lane's columns
   const float* const atoms_;
   float* const z_;
 };
 
-// P and C of a warp, in pieces of 16 × 8 as the tensor cores have them. P is symmetric: a piece that is
-// another one's mirror image is left out.
+// P and C of a warp, in pieces of 16 × 8 as the tensor cores compute them. P is symmetric: pieces that mirror
+// another one are left out.
 class ModeSums {
  public:
   static constexpr int kBands = kN / 16, kOwn = kN / 8, kOther = kM / 8;
   static constexpr int kPieces = kBands * (kOwn + kOther) - (kBands - 1) * 2;
   static constexpr int kNumbers = kPieces * 128;
 
-  // sums are those of the warp, kNumbers in shared memory.
+  // `sums` is memory of the warp, kNumbers in shared memory.
   KRONLEARN_DEVICE explicit ModeSums(float* sums)
       : mine_(reinterpret_cast<float4*>(sums) + threadIdx.x % 32) {}
 
@@ -72,8 +72,8 @@ class ModeSums {
     for (int p = 0; p < kPieces; ++p) mine_[32 * p] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   }
 
-  // Adds a tile. Tensor cores cut off what does not fit into their sums: these start anew with every tile.
-  // What is not finite has no codes, but zero times NaN is NaN: y is then cleared of it.
+  // Adds a tile. The tensor cores truncate sums, which therefore start at zero for every tile. Samples that are
+  // not finite have no codes, but zero times NaN is NaN: such entries of y are then set to zero.
   template <bool kRight>
   KRONLEARN_DEVICE void add(const float* z, float* y) const {
     float c[kPieces][4];
@@ -85,7 +85,7 @@ class ModeSums {
     keep(c);
   }
 
-  // The same for the left mode, of a tile of so many samples that are not in shared memory.
+  // The same for the left mode, for a tile of `size` samples in global memory.
   KRONLEARN_DEVICE void add_from(const float* z, const float* y, int size) const {
     float c[kPieces][4];
     add_samples<false, kM>(z, y, size, c);
@@ -93,8 +93,8 @@ class ModeSums {
     keep(c);
   }
 
-  // All threads of a block add up their warps' sums, which begin at `sums` and every `apart` numbers later,
-  // to (n, n + m).
+  // Adds up the sums of all warps of a block, which begin at `sums` and every `apart` numbers later, to (n, n +
+  // m). For all threads of the block.
   KRONLEARN_DEVICE static void write(const float* sums, int apart, float* partial) {
     const int warps = blockDim.x / 32;
     for (int e = threadIdx.x; e < kN * kColumns; e += blockDim.x) {
@@ -110,10 +110,10 @@ class ModeSums {
   KRONLEARN_DEVICE static constexpr int piece(int band, int column) {
     return band == 0 ? column : kOwn + kOther + column - 2;
   }
-  // Of the columns of a band, the first one that is kept.
+  // The first column of a band that is kept.
   KRONLEARN_DEVICE static constexpr int first_column(int band) { return 2 * band; }
 
-  // Where an entry of (n, n + m) lies.
+  // The position of an entry of (n, n + m).
   KRONLEARN_DEVICE static int place(int row, int column) {
     if (column / 8 < first_column(row / 16)) {
       const int other = row;
@@ -148,7 +148,7 @@ class ModeSums {
     __syncwarp();
   }
 
-  // Of samples with rows kStride apart.
+  // Adds samples whose rows are kStride apart.
   template <bool kRight, int kStride, bool kOnlyFinite = false>
   KRONLEARN_DEVICE static void add_samples(const float* z, const float* y, int size, float (&c)[kPieces][4]) {
 #pragma unroll
@@ -158,7 +158,7 @@ class ModeSums {
       add_sample<kRight, kStride, kOnlyFinite>(z + s * kZSize, y + s * (kM * kStride), c);
   }
 
-  // Rounded to nearest once the tensor cores drop the low bits.
+  // Adding half of the last bit that is kept makes the tensor cores round instead of truncate.
   KRONLEARN_DEVICE static unsigned rounded(float x) { return __float_as_uint(x) + 0x1000u; }
 
   template <bool kRight, int kStride, bool kOnlyFinite>
@@ -173,7 +173,7 @@ class ModeSums {
         a[e / 2][e % 2] = rounded(pair.x);
         a[e / 2][e % 2 + 2] = rounded(pair.y);
       }
-      // Zᵀ, eight columns of it, is what the lanes hold of Z already.
+      // The lanes already hold eight columns of Zᵀ, as parts of Z.
 #pragma unroll
       for (int b = 0; b < kBands; ++b)
 #pragma unroll
@@ -197,12 +197,12 @@ class ModeSums {
   float4* mine_;
 };
 
-// Σ‖y‖², Σ‖y − ŷ‖², Σ‖x‖² and the number of nonzeros. Four lanes of every group keep one of them each.
+// Sums Σ‖y‖², Σ‖y − ŷ‖², Σ‖x‖² and the number of nonzeros. Four lanes of every group sum one of them each.
 class ModeCounts {
  public:
   static constexpr int kOfSample = 4, kNumbers = kOfSample * kSamples;
 
-  // counts are those of the warp, kNumbers in shared memory.
+  // `counts` is memory of the warp, kNumbers in shared memory.
   KRONLEARN_DEVICE ModeCounts(Lane lane, double* counts)
       : member_(lane.member), mine_(counts + lane.sample * kOfSample + lane.member % kOfSample) {}
 
@@ -218,7 +218,7 @@ class ModeCounts {
     if (member_ < kOfSample) *mine_ += double(x);
   }
 
-  // To (4), as ModeSums::write does; apart in numbers of double precision.
+  // Writes the sums of all warps to (4), as ModeSums::write does; `apart` counts doubles.
   KRONLEARN_DEVICE static void write(const double* counts, int apart, double* partial) {
     if (threadIdx.x >= kOfSample) return;
     double sum = 0;
@@ -233,10 +233,10 @@ class ModeCounts {
   double* mine_;
 };
 
-// ---------------------------------------------------------------- sums of codes that have been written
+// ---------------------------------------------------------------- sums over codes in global memory
 
-// Shared memory of a warp: sums, Z, and a tile of samples, or where there is room two, of which one is on its
-// way. Before those of all warps, the atoms of the other side.
+// Shared memory: the atoms of the other side, and then for each warp its sums, Z and one tile of samples, or
+// two if they fit, so that one is copied while the other is used.
 struct SummingMemory {
   static constexpr int kTableBytes = 4 * Atoms::kNumbers;
   static constexpr int kLeastBytes = 4 * (ModeSums::kNumbers + kSamples * kZSize + kTileNumbers);
@@ -245,7 +245,7 @@ struct SummingMemory {
   static constexpr int kWarps = smaller(16, (kSharedMost - kTableBytes) / kWarpBytes);
 };
 
-// A sample's code; all lanes of its group read it.
+// The code of a sample, read by all lanes of its group.
 struct WrittenCode {
   int atom[kWidth];
   float x[kWidth];
@@ -261,8 +261,8 @@ struct WrittenCode {
   }
 };
 
-// Sums of the right mode; factor is that of the left one, (m, n), to which the codes in task.index and
-// task.value belong. They go to partial (blocks, n, n + m).
+// Sums of the right mode, to partial (blocks, n, n + m). `factor` is the left one, (m, n), to which the codes
+// in task.index and task.value belong.
 KRONLEARN_DEVICE void sum_codes(const Task<float>& task, const float* factor, float* partial) {
   using Memory = SummingMemory;
   KRONLEARN_SHARED_MEMORY(memory);

@@ -1,8 +1,8 @@
-// Adds up the sums of one mode that the blocks of a coding or summing kernel have left, and updates its
-// factor: the last block to come does that. Blocks have 256 threads.
+// Adds up the sums of one mode that the blocks of a coding or summing kernel have left; the block that finishes
+// last updates the factor of that mode. Blocks have 256 threads.
 #include "updates.cuh"
 
-// The left mode from its sums; the sums of the right one are to be taken with the unscaled factor.
+// Updates the left mode, and keeps its unscaled factor for the sums of the right mode.
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_left(kronlearn::update::Update u) {
   using namespace kronlearn::update;
   const Before before(u);
@@ -21,7 +21,7 @@ KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_left(kronle
   updater.write_tables(0);
 }
 
-// The right mode, after which the iteration is done.
+// Updates the right mode, which ends the iteration.
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_right(kronlearn::update::Update u) {
   using namespace kronlearn::update;
   const Before before(u);
@@ -35,11 +35,3 @@ KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) update_right(kronl
   }
   updater.finish();
 }
-
-// By a single block.
-KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) tabulate(kronlearn::update::Update u) {
-  kronlearn::update::tabulate_factors(u);
-}
-
-// Bytes of dynamic shared memory.
-KRONLEARN_KERNEL void update_needs(int* bytes) { *bytes = int(sizeof(kronlearn::update::Memory)); }

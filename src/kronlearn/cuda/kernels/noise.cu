@@ -1,31 +1,30 @@
-// How strong the noise of a plane is, as images/noise.py reads it from its patches of 8 × 8 pixels, of the type
-// KRONLEARN_PIXEL.
+// The structure and the high frequencies of 8 × 8 patches of a plane, from which images/noise.py estimates the
+// noise. Pixels are of type KRONLEARN_PIXEL.
 #include "team.cuh"
 
 namespace kronlearn {
 
 constexpr int kSide = 8, kPixels = kSide * kSide;
-// The structure of patches that are not kept: more than any other has.
+// The structure of patches that are left out: more than any other has.
 constexpr double kNotKept = 1e300;
 
 struct NoiseTask {
   const KRONLEARN_PIXEL* pixels;
-  const double* factor;  // (8, 8): cosines
-  const int* uses;       // (64): of coefficients; high ones are numbered, low ones −1, the others −2
-  double low, high;      // of all pixels
+  const double* factor;  // (8, 8): the DCT factor
+  const int* uses;       // (64): uses of coefficients; high ones are numbered, low ones −1, others −2
+  double low, high;      // the range of all pixels
   int step;              // from one row to the next
-  int rows, columns;     // of patches
-  int stride, highs;     // from patch to patch; coefficients that are high ones
-  double* structure;     // (2, patches): of those that are not flat, and of those without pixels at the ends
-                         // of the range
+  int rows, columns;     // numbers of patches
+  int stride, highs;     // distance between patches; number of high coefficients
+  double* structure;     // (2, patches): of patches that are not flat; of those also not clipped to the range
   float* values;         // (patches, highs): magnitudes, as fractions of the range
-  int* kept;             // (2): how many patches these are
+  int* kept;             // (2): the numbers of patches in both rows of structure
 
   KRONLEARN_DEVICE int count() const { return rows * columns; }
 };
 
-// Transforms a patch; x and t have 64 numbers each. Returns 0 for a flat one, 1 for one with pixels at the ends
-// of the range, or 2.
+// Transforms a patch; x and t have 64 numbers each. Returns 0 for a flat patch, 1 for one with pixels at the
+// ends of the range, 2 for others.
 KRONLEARN_DEVICE int transform_patch(const NoiseTask& task, int number, double* x, double* t) {
   const Team team;
   const int64 first = int64(number / task.columns) * task.stride * task.step +
@@ -38,7 +37,7 @@ KRONLEARN_DEVICE int transform_patch(const NoiseTask& task, int number, double* 
     high.consider(x[e], e);
   }
   const double lowest = -team.best(low).value, highest = team.best(high).value;
-  // Numbers of any size may be squared after this.
+  // After this, the squares of pixels of any magnitude are finite.
   const double range = task.high / 2 - task.low / 2;
   for (int e = team.lane; e < kPixels; e += Team::kSize) {
     x[e] = (x[e] / 2 - task.low / 2) / range;

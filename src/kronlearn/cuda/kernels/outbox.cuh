@@ -1,16 +1,17 @@
-// Codes of a tile in shared memory on their way out, where threads that write neighbouring numbers take over.
+// The codes of a tile in shared memory, from where neighbouring threads write neighbouring numbers to global
+// memory.
 #pragma once
 
-#include "moments_fused.cuh"
+#include "outcomes.cuh"
 
 namespace kronlearn {
 
-// For at most kWidth nonzeros of each sample and blocks of kThreads threads.
+// Takes at most kWidth nonzeros per sample; blocks have kThreads threads.
 template <int kWidth, int kThreads>
 struct Outbox {
-  static constexpr int kPitch = kWidth | 1;  // odd: no two samples meet in a bank
+  static constexpr int kPitch = kWidth | 1;  // odd, so that different samples are in different banks
   static constexpr int kBytes = 4 * kTile * (2 * kPitch + 1);
-  static constexpr int kNothing = -1;  // in place of a number of nonzeros: the sample's code is not written
+  static constexpr int kNothing = -1;  // instead of a number of nonzeros: do not write the code
 
   KRONLEARN_DEVICE explicit Outbox(void* memory)
       : value(static_cast<float*>(memory)),
@@ -22,7 +23,7 @@ struct Outbox {
     value[sample * kPitch + place] = x;
   }
 
-  // After all have put their codes and passed a barrier.
+  // Writes all codes, after a barrier behind the last put().
   KRONLEARN_DEVICE void write(const Task<float>& task, int64 tile) const {
     const int64 first = tile * kTile;
 #pragma unroll 1

@@ -1,15 +1,7 @@
-// Shared memory of pursuits by pairs of lanes, which pair_pursuit.cuh tells about: what lies where, and where
-// that keeps threads from meeting in a bank.
+// The shared memory of pursuits by pairs of lanes (pair_pursuit.cuh), in layouts that avoid bank conflicts.
 #pragma once
 
 #include "outbox.cuh"
-
-#if !defined(KRONLEARN_WIDTH)
-#define KRONLEARN_WIDTH 16
-#endif
-#if !defined(KRONLEARN_OLS)
-#define KRONLEARN_OLS 0
-#endif
 
 namespace kronlearn::pairs {
 
@@ -17,9 +9,9 @@ constexpr bool kOls = KRONLEARN_OLS;
 constexpr int kWidth = KRONLEARN_WIDTH;
 static_assert(1 <= kWidth && kWidth <= 16);
 constexpr int kThreads = 2 * kTile;
-constexpr int kOwn = (kWidth + 1) / 2;  // of the selected atoms, those that are a lane's own
+constexpr int kOwn = (kWidth + 1) / 2;  // the most selected atoms that belong to one lane
 
-// Thread t has half t % 2 of sample t / 2 of the tile.
+// Thread t processes half t % 2 of sample t / 2 of the tile.
 KRONLEARN_DEVICE int own_half() { return threadIdx.x % 2; }
 KRONLEARN_DEVICE float of_other(float x) { return __shfl_xor_sync(kWholeWarp, x, 1); }
 KRONLEARN_DEVICE float pair_sum(float x) { return x + of_other(x); }
@@ -38,24 +30,25 @@ KRONLEARN_DEVICE void add_half_product(float (&m)[8][4], const float (&left)[8],
 
 // ---------------------------------------------------------------- atoms
 
-// A selected atom (i, j) is known by a word: the address of its row of the left Gram matrix, below 2¹⁶, and
-// above it the offset of its row of the right one. The low seven bits are 16 i: no other address has them.
+// A selected atom (i, j) is represented by a word: the lower 16 bits are the address of its row of the left
+// Gram matrix, the upper ones the offset of its row of the right one. The low seven bits are 16 i, because the
+// left Gram matrix begins at a multiple of 128 and other bits of the address are above them.
 KRONLEARN_DEVICE unsigned atom_word(unsigned atom, unsigned gram1) {
   return (gram1 | (atom & 56u) * 2u) + (atom << 23 & 7u << 23);
 }
 KRONLEARN_DEVICE unsigned atom_of(unsigned word) { return (word & 112u) / 2u | word >> 23; }
 
-// Eight rows of eight numbers: the first halves of all, then the second halves. Lanes that each read half a
-// row of any number meet in no bank.
+// Eight rows of eight numbers: the first halves of all rows, then the second halves. Lanes that read half a row
+// each, of any rows, have no bank conflicts.
 struct Rows {
   static constexpr int kBytes = 256;
 
-  // From an (8, 8) matrix, each of the first 64 threads one number.
+  // Copies an (8, 8) matrix, one number for each of the first 64 threads.
   KRONLEARN_DEVICE static void fill(unsigned char* to, const float* from) {
     const int e = threadIdx.x;
     if (e < kSize) number_at(to + e / 8 * 16 + offset(e % 8)) = from[e];
   }
-  // Where a column is within each row.
+  // The offset of a column within each row.
   KRONLEARN_DEVICE static unsigned offset(unsigned column) { return column / 4 * 128 + column % 4 * 4; }
 
   KRONLEARN_DEVICE static void load(unsigned char* row, float (&to)[8]) {
@@ -70,8 +63,8 @@ KRONLEARN_DEVICE void load_half(unsigned char* row, float (&to)[4]) {
   to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
 }
 
-// Eight rows of eight numbers, four times side by side: eight neighbouring lanes, which read at once, each
-// have banks of their own for the half of a row that they read.
+// Eight rows of eight numbers, in four adjacent copies: eight neighbouring lanes, which read at the same time,
+// use different banks for the half of a row that each reads.
 struct Slots {
   static constexpr int kBytes = 1024;
 
@@ -82,19 +75,19 @@ struct Slots {
     for (int copy = 0; copy < 4; ++copy)
       number_at(to + e / 8 * 128 + copy * 32 + e % 8 * 4) = from[e];
   }
-  // Where the copy is that a thread's sample reads.
+  // The offset of the copy that a thread reads.
   KRONLEARN_DEVICE static unsigned copy(unsigned thread) { return thread / 2 % 4 * 32; }
 };
 
 // ---------------------------------------------------------------- M
 
-// M, the inverse triangular factor, without its first row, which is [1], and its last, which is used at once.
-// Of every row a lane has the columns l with l % 2 its half: t / 2 + 1 numbers of row t, two for t < 4, four
-// for t < 8, and then in a second piece two more for t < 12, else four.
+// M, the inverse triangular factor, without its first row, which is [1], and its last, which is used at once. A
+// lane stores the columns l with l % 2 equal to its half: t/2 + 1 numbers of row t, in pieces of two for t < 4,
+// four for t < 8, four and two for t < 12, and four and four from there on.
 struct Triangle {
   static constexpr int kTwo = 8 * kThreads, kFour = 16 * kThreads;
 
-  // Bytes before row t, from 1 on.
+  // The offset of row t ≥ 1.
   KRONLEARN_DEVICE static constexpr int before(int t) {
     return t < 4    ? (t - 1) * kTwo
            : t < 8  ? 3 * kTwo + (t - 4) * kFour
@@ -111,7 +104,7 @@ struct Triangle {
   KRONLEARN_DEVICE Triangle(unsigned char* memory, unsigned thread)
       : twos_(memory + 8 * thread), fours_(memory + 16 * thread) {}
 
-  // The lane's part of row t; numbers beyond it are not touched.
+  // Loads the lane's part of row t and leaves the rest of m unchanged.
   KRONLEARN_DEVICE void load(int t, float (&m)[8]) const {
     const int at = before(t);
     if (t < 4) {
@@ -130,7 +123,7 @@ struct Triangle {
     }
   }
 
-  // Row t, from 1 on, is factor · m.
+  // Sets row t ≥ 1 to factor · m.
   KRONLEARN_DEVICE void store(int t, const float (&m)[8], float factor) const {
     const int at = before(t);
     if (t < 4) {
@@ -144,7 +137,7 @@ struct Triangle {
       two_at(twos_ + at + kFour) = make_float2(factor * m[4], factor * m[5]);
   }
 
-  // M[t, t], on the lane whose column it is.
+  // M[t, t], for the lane that stores column t.
   KRONLEARN_DEVICE float& diagonal(int t) const {
     unsigned char* piece = t < 4 ? twos_ : t < 8 ? fours_ : (t < 12 ? twos_ : fours_) + kFour;
     return number_at(piece + before(t) + t / 2 % 4 * 4);
@@ -154,7 +147,7 @@ struct Triangle {
   unsigned char *twos_, *fours_;
 };
 
-// A row of M, from 1 on, of both lanes of a pair.
+// Row t ≥ 1 of M, with the columns of both lanes of a pair.
 class WholeRow {
  public:
   KRONLEARN_DEVICE WholeRow(unsigned char* memory, unsigned thread, int t) {
@@ -167,7 +160,7 @@ class WholeRow {
     pieces_[1][1] = pieces_[1][0] + second;
   }
 
-  // Column l. One at a time: there are no registers for several.
+  // Column l. Volatile, so that the compiler loads one at a time: registers do not suffice for several.
   KRONLEARN_DEVICE float column(int l) const {
     return *static_cast<volatile float*>(&number_at(pieces_[l / 8][l % 2] + l / 2 % 4 * 4));
   }
@@ -176,9 +169,10 @@ class WholeRow {
   unsigned char* pieces_[2][2];
 };
 
-// ---------------------------------------------------------------- all of it
+// ---------------------------------------------------------------- all tables of a block
 
-// The words of the selected atoms, each lane's own ones: word q of a lane is next to those of its neighbours.
+// The words of the selected atoms. Each lane stores those of its own atoms, interleaved with those of its
+// neighbours.
 struct Picks {
   struct Words {
     unsigned even, odd;
@@ -189,7 +183,7 @@ struct Picks {
       : own_(memory + 4 * thread), even_(memory + 4 * (thread & ~1u)) {}
 
   KRONLEARN_DEVICE unsigned& own(int q) const { return word(own_ + 4 * kThreads * q); }
-  // Atoms 2q and 2q + 1, those of both lanes, at once. OLS has no registers for what is loaded ahead.
+  // Atoms 2q and 2q + 1, one of each lane. Volatile for OLS, which has no registers for loads ahead of time.
   KRONLEARN_DEVICE Words both(int q) const {
     using Two = unsigned long long;
     Two& found = *reinterpret_cast<Two*>(even_ + 4 * kThreads * q);
@@ -203,7 +197,7 @@ struct Picks {
   unsigned char *own_, *even_;
 };
 
-// The first correlations of the tile: row i of a lane's half is next to the same of its neighbours.
+// The first correlations of the tile: row i of a lane's half is next to those of its neighbours.
 struct First {
   static constexpr int kBytes = 4 * kTile * kSize;
 
@@ -218,7 +212,7 @@ struct First {
 #pragma unroll
     for (int i = 0; i < 8; ++i) load_half(half(i), alpha[i]);
   }
-  // That of an atom of a thread's sample.
+  // The first correlation of an atom with a thread's sample.
   KRONLEARN_DEVICE float of(unsigned atom, unsigned thread) const {
     return number_at(memory_ + atom / 8 * (16 * kThreads) + thread / 2 * 32 + atom % 8 * 4);
   }
@@ -234,8 +228,11 @@ using PairOutbox = Outbox<kWidth, kThreads>;
 template <int kA, int kB>
 constexpr int kLarger = kA > kB ? kA : kB;
 
-// The first correlations make room for the codes. M makes room for the codes on their way out and, where
-// there is no other place for them, for the samples, which are loaded again then.
+// The shared memory of a block if two blocks share a multiprocessor.
+constexpr int kSharedOfBlock = 113 * 1024;
+
+// Codes overwrite the first correlations. The outbox overwrites M and, if memory does not suffice for keeping
+// them, so do samples, which are then loaded again.
 struct Memory {
   static constexpr int kCounts = 0, kGram1 = kCounts + 8 * kThreads / 32 * 4;
   static constexpr int kGram2 = kGram1 + Rows::kBytes, kAtoms1 = kGram2 + Slots::kBytes;

@@ -1,43 +1,43 @@
-// The pursuit of one sample by two lanes. Each has the correlations of all left atoms with half of the right
-// ones, in registers. The selected atoms belong to the lanes by turns: a lane has their columns of M and
-// their coefficients x, which stay in registers too, and both share what follows from these.
+// The pursuit for one sample by two lanes. Each lane has, in registers, the correlations of all left atoms with
+// half of the right ones. The selected atoms belong to the lanes alternately: a lane keeps their columns of M
+// and their coefficients x, the latter in registers, too, and both lanes exchange what they compute from these.
 //
-// The arithmetic is that of pursuit.cuh. The correlation of the selected atom is not looked up among the
-// current ones, for registers cannot be addressed by numbers that are computed, but follows from the first
-// one: α_p = ⟨d_p, y⟩ − Σ_l x_l ⟨d_l, d_p⟩.
+// The arithmetic is that of pursuit.cuh. Registers cannot be indexed by computed numbers, so the correlation of
+// the selected atom is not looked up but computed from the first one: α_p = ⟨d_p, y⟩ − Σ_l x_l ⟨d_l, d_p⟩.
 //
-// Scores are compared by their 19 leading bits of mantissa: of those that are equal so far, which differ by
-// less than 2e-6 of themselves, the atom with the lowest number is selected.
+// Scores are compared by the 19 leading bits of their mantissas; among equal ones, which differ by less than
+// 2e-6 of their value, the atom with the lowest number is selected.
 //
-// With an error target, pursuit.cuh computes residuals from the sample once they are small. Here that is done
-// at the end only; where ‖y‖² − Σ a² comes so close to the target that its rounding may decide, the sample is
-// doubtful.
+// With an error target, pursuit.cuh computes residuals from the sample as soon as they are small. Here that is
+// done only at the end; a sample is doubtful if ‖y‖² − Σ a² comes so close to the target that rounding may
+// decide.
 #pragma once
 
 #include "pair_residual.cuh"
 
 namespace kronlearn::pairs {
 
-// Pairs of steps that are unrolled: more would be more code than a multiprocessor keeps at hand.
+// Pairs of steps that are unrolled. With more of them, the code would exceed the instruction cache.
 constexpr int kUnrolled = kWidth <= (kOls ? 4 : 8) ? kOwn : 1;
 
 // The bits of a score that are compared.
 constexpr unsigned kCompared = 0x7ffffff0u;
 
-// What is known of a code beside its atoms and coefficients.
+// The properties of a code besides its atoms and coefficients.
 struct Fit {
   int nonzeros;
   float residual2;
   bool doubtful;
 };
 
-// Loops over earlier atoms have bounds that are known when compiled, and end early: arrays whose every index
-// is known are kept in registers. So is the parity of a step, and with it whose its atom is.
+// Loops over earlier atoms have bounds that are known at compile time and end early, because arrays stay in
+// registers only if every index is known. For the same reason the parity of a step, which says whose its atom
+// is, is a template parameter.
 class PairPursuit {
  public:
   float alpha[8][4];  // current correlations of the lane's half
 
-  // Targeted is the same for all samples: whether any has an error target.
+  // `targeted` is whether any sample has an error target.
   KRONLEARN_DEVICE PairPursuit(unsigned char* memory, float energy, float tol2, bool targeted,
                                float least_norm2)
       : memory_(memory),
@@ -49,7 +49,7 @@ class PairPursuit {
         targeted_(opaque(int(targeted))),
         least_norm2_(least_norm2) {}
 
-  // Selects atoms, from correlations that are the first ones.
+  // Selects atoms, starting from the first correlations.
   KRONLEARN_DEVICE void select(bool active) {
     start(active && energy_ > tol2_);
     fit_.doubtful = active && tol2_ >= 0.0f && tol2_ < energy_ * kTrustedTarget2 && energy_ > 0.0f;
@@ -67,15 +67,15 @@ class PairPursuit {
     fit_.doubtful |= !(weakest_ >= kTrustedNorm2);
   }
 
-  // ‖y − Dx‖² from the sample itself where the running residual is suspect; single precision is doubted where
-  // the two differ.
+  // If the updated residual is suspect, computes ‖y − Dx‖² from the sample. Single precision is in doubt if the
+  // two differ.
   KRONLEARN_DEVICE void check_residual(const float* y) {
     const bool suspect = fit_.nonzeros > 0 && (weakest_ < kSuspectNorm2<float> ||
                                                fit_.residual2 < energy_ * kSuspectResidual2<float>);
     if (__any_sync(kWholeWarp, suspect)) {
       const float exact = residual_of(y, memory_, thread_, x_, fit_.nonzeros);
       const float difference = fabsf(exact - fit_.residual2);
-      // Decisions about a target have relied on a smaller difference.
+      // With a target, decisions have relied on a smaller difference.
       const float trusted = tol2_ >= 0.0f ? kRoundingOfErrors<float> : kTrustedDifference;
       fit_.doubtful |= suspect && !(difference <= energy_ * trusted);
       fit_.residual2 = suspect ? exact : fit_.residual2;
@@ -102,13 +102,13 @@ class PairPursuit {
     clear_directions();
   }
 
-  // u is zero in columns that no step has come to. OLS has no registers to keep that from step to step.
+  // Columns of u that no step has reached are zero. OLS has no registers to keep these zeros from step to step.
   KRONLEARN_DEVICE void clear_directions() {
 #pragma unroll
     for (int q = 0; q < kOwn; ++q) u_[q] = 0;
   }
 
-  // Selects an atom; false if the warp needs no other.
+  // Selects an atom; returns false if no sample of the warp needs another one.
   template <int kParity>
   KRONLEARN_DEVICE bool step(int k) {
     unsigned atom;
@@ -131,10 +131,11 @@ class PairPursuit {
     return true;
   }
 
-  // The atom with the largest score, and this score without the bits that are not compared. In place of
-  // these, keys count down from 15: the largest key is of the first largest score of four rows.
+  // Finds the atom with the largest score; returns the score without the bits that are not compared. In keys,
+  // numbers that count down from 15 take the place of these bits: the largest key belongs to the first largest
+  // score of four rows.
   KRONLEARN_DEVICE float strongest(unsigned& atom) const {
-    // From memory: a number that the compiler knows it would copy for each of 32 uses.
+    // Loaded from memory, because the compiler would copy a known constant for each of 32 uses.
     const unsigned mask = *reinterpret_cast<volatile unsigned*>(memory_ + Memory::kMask);
     unsigned top[2];
 #pragma unroll
@@ -166,8 +167,8 @@ class PairPursuit {
     return alpha[i][c];
   }
 
-  // For the new atom p: a = α_p, w_t = Σ_l M[t,l] ⟨d_l, d_p⟩, u = wᵀM of the lane's own columns, and what it
-  // returns, 1 − Σ w², the squared norm of what is orthogonal to the earlier ones.
+  // Orthogonalises a new atom p: a = α_p, w_t = Σ_l M[t,l] ⟨d_l, d_p⟩, and u = wᵀM for the lane's own columns.
+  // Returns 1 − Σ w², the squared norm of what is orthogonal to the earlier atoms.
   template <int kParity>
   KRONLEARN_DEVICE float orthogonalise(int k, unsigned atom) {
     const unsigned left = gram1_ | Rows::offset(atom / 8), right = (slot_ & ~16u) + atom % 8 * 128;
@@ -187,7 +188,7 @@ class PairPursuit {
     return norm2;
   }
 
-  // The part of it that is about row t of M.
+  // The contribution of row t of M.
   KRONLEARN_DEVICE void project(int t, const float (&g)[kOwn], float& norm2) {
     const int r = t / 2;
     float m[8], w = 0;
@@ -203,8 +204,8 @@ class PairPursuit {
     for (int q = 0; q <= r; ++q) u_[q] = t == 2 * q ? w * m[q] : fmaf(w, m[q], u_[q]);
   }
 
-  // ⟨d_l, d_p⟩: on the left from the column of p, whose offset has no bits in common with those of rows, and
-  // on the right from its row.
+  // ⟨d_l, d_p⟩. Its left factor is in the column of p, whose offset has no bits in common with those of rows,
+  // and its right factor in the row of p.
   KRONLEARN_DEVICE static float inner(unsigned word, unsigned left, unsigned right) {
     return number_at(shared_at((word & 112u) | left)) * number_at(shared_at((word >> 21) + right));
   }
@@ -224,15 +225,15 @@ class PairPursuit {
     }
   }
 
-  // To the next direction, or to none.
+  // Advances to the next direction, or not at all.
   KRONLEARN_DEVICE void advance(bool going, float norm2) {
     rho_ = going ? quick_reciprocal_root(norm2) : 0.0f;
     a_ *= rho_;
     fit_.residual2 = fmaf(-a_, a_, fit_.residual2);
   }
 
-  // Stores what is known of the new atom: its word, row k of M, and its coefficient. k is kFrom or one of the
-  // next few, two apart, and is known when compiled once all others are ruled out.
+  // Stores the new atom's word, row k of M and its coefficient. A binary search over kFrom, kFrom + 2, … makes
+  // k known at compile time.
   template <int kFrom, int kTo = (kWidth - 1 - kFrom) / 2 * 2 + kFrom>
   KRONLEARN_DEVICE void store(int k, unsigned word) {
     if constexpr (kFrom < kTo) {
@@ -244,7 +245,7 @@ class PairPursuit {
     } else {
       const bool mine = half() == kFrom % 2;
       if constexpr (0 < kFrom && kFrom < kWidth - 1) {
-        // −ρ u and ρ, of which only products of two numbers are used: their signs are turned.
+        // −ρ u and ρ with reversed signs: only products of two of these numbers are used.
         float u[8];
 #pragma unroll
         for (int q = 0; q < 8; ++q) u[q] = q < kOwn ? u_[q < kOwn ? q : 0] : 0.0f;
@@ -265,7 +266,7 @@ class PairPursuit {
   }
 
   // α −= a Σ_l M[k,l] g1_l ⊗ g2_l over the earlier atoms, and x −= a ρ u; both from the lane's column kQ on.
-  // The words of its atoms are known, and the next ones on their way meanwhile.
+  // The words of the next atoms are loaded while those of the current ones are used.
   template <int kParity, int kQ>
   KRONLEARN_DEVICE void update_from(int k, float scale, Picks::Words words) {
     if constexpr (kQ < kOwn) {
@@ -287,14 +288,14 @@ class PairPursuit {
     add_half_product(alpha, left, right);
   }
 
-  // The lane's half of a Gram row of the right side, times a factor.
+  // The lane's half of a row of the right Gram matrix, times a factor.
   KRONLEARN_DEVICE void load_right(unsigned word, float factor, float (&right)[4]) const {
     load_half(shared_at((word >> 16) + slot_), right);
 #pragma unroll
     for (int c = 0; c < 4; ++c) right[c] *= factor;
   }
 
-  // For v = −Σ_l M[k,l] g1_l ⊗ g2_l, α += a v and ν −= v²; four rows, for v needs registers too.
+  // α += a v and ν −= v² with v = −Σ_l M[k,l] g1_l ⊗ g2_l, for four rows, as v needs registers, too.
   template <int kParity, int kFirstRow>
   KRONLEARN_DEVICE void update_both(int k, unsigned word) {
     float v[4][4] = {};
@@ -332,14 +333,15 @@ class PairPursuit {
 
   unsigned char* const memory_;
   const unsigned thread_;
-  const unsigned gram1_, slot_;  // the left Gram matrix, and the lane's half of the right one's first row
+  const unsigned gram1_;  // address of the left Gram matrix
+  const unsigned slot_;   // address of the lane's half of the first row of the right one
   const float energy_, tol2_;
   const int targeted_;
   const float least_norm2_;
-  float nu_[8][4];  // OLS: the squared norms of what is left of the half's atoms
+  float nu_[8][4];  // OLS: the squared norms of the half's atoms after orthogonalisation
   float u_[kOwn], x_[kOwn];
   float a_, rho_, weakest_;
-  float floor_;  // OMP: of correlations, those that are no more than rounding
+  float floor_;  // OMP: correlations below this are rounding
   bool active_;
   Fit fit_;
 };

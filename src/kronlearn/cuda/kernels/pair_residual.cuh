@@ -1,11 +1,11 @@
-// What a code that two lanes have leaves over of its sample, computed from the sample itself.
+// The residual of a code that is held by two lanes, computed from the sample.
 #pragma once
 
 #include "pair_memory.cuh"
 
 namespace kronlearn::pairs {
 
-// r −= x d1 ⊗ d2, of the lane's half of the columns.
+// r −= x d1 ⊗ d2 in the lane's half of the columns.
 KRONLEARN_DEVICE void subtract_atom(unsigned char* memory, unsigned half, unsigned word, float x,
                                     float (&r)[8][4]) {
   float left[8], right[4];
@@ -16,7 +16,8 @@ KRONLEARN_DEVICE void subtract_atom(unsigned char* memory, unsigned half, unsign
   add_half_product(r, left, right);
 }
 
-// ‖y − Dx‖² of a code of so many nonzeros, of which x are the lane's own; other entries are zero.
+// ‖y − Dx‖² of a code with `nonzeros` entries. x are the coefficients of the lane's own atoms, and zero beyond
+// them.
 KRONLEARN_DEVICE float residual_of(const float* y, unsigned char* memory, unsigned thread,
                                    const float (&x)[kOwn], int nonzeros) {
   const Picks picks(memory + Memory::kPicks, thread);

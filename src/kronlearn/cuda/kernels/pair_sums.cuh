@@ -1,11 +1,12 @@
-// The sums of tile_sums.cuh, added up in global memory: a pursuit leaves no registers for them.
+// The same sums as in tile_sums.cuh and S_xx, added up in global memory, as a pursuit leaves no registers for
+// them.
 #pragma once
 
 #include "pair_memory.cuh"
 
 namespace kronlearn::pairs {
 
-// Each of eight warps has 32 rows and 16 columns of S_xx and of S_xy.
+// Each of the eight warps has 32 rows and 16 columns of S_xx and of S_xy.
 class PairSums {
  public:
   static constexpr int kNumbers = 2 * kSize * kSize;
@@ -19,11 +20,12 @@ class PairSums {
     for (int e = 0; e < 16; ++e) *reinterpret_cast<float2*>(place(e)) = make_float2(0, 0);
   }
 
-  // Tensor cores cut off what does not fit into their sums: these start anew with every tile.
+  // The tensor cores truncate sums, which therefore start at zero for every tile.
   KRONLEARN_DEVICE void add(const Half* codes, const float* samples) const {
     float sums[2][2][2][4] = {};
-    // Matrices of 8 samples and 8 numbers. Those that are rows come as samples 0 to 7 with numbers 0 to 7,
-    // then with 8 to 15, then the same of samples 8 to 15; for columns it is the other way round.
+    // Matrices of 8 samples and 8 numbers. Those that serve as rows are loaded as samples 0 to 7 with numbers 0
+    // to 7, then with numbers 8 to 15, and then the same for samples 8 to 15; for columns, numbers and samples
+    // change places.
     const int lane = threadIdx.x % 32, first = lane / 8 % 2 * 8, second = lane / 16 * 8;
     const Half *rows = codes + (lane % 8 + second) * kCodeStride + first + first_row(),
                *columns = codes + (lane % 8 + first) * kCodeStride + second + first_column();
@@ -45,7 +47,7 @@ class PairSums {
   }
 
  private:
-  // 32 rows times 16 columns, of which the lane's row of a matrix is at p.
+  // Multiplies 32 rows by 16 columns; p is the lane's row of a matrix of the columns.
   KRONLEARN_DEVICE static void multiply(float (&sums)[2][2][4], const unsigned (&a)[2][4], const void* p) {
     unsigned b[4];
     load_transposed(b, p);
@@ -56,7 +58,8 @@ class PairSums {
     }
   }
 
-  // Of the lane's pairs of numbers: two sums, two times 16 rows, two times 8 columns, two times 8 rows.
+  // The place of the lane's pair e of numbers: two sums, two times 16 rows, two times 8 columns, two times 8
+  // rows.
   KRONLEARN_DEVICE float* place(int e) const {
     return partial_ + (e / 8 * kSize + 16 * (e / 4 % 2) + 8 * (e % 2)) * kSize + 8 * (e / 2 % 2);
   }
@@ -66,8 +69,8 @@ class PairSums {
   float* partial_;
 };
 
-// The counts of a lane's sample are added to those of its warp, (8, kCounts) in shared memory. Even lanes add
-// up energy and residual, odd ones the other two; codes2 is of the lane's own coefficients.
+// Adds the counts of the lane's sample to those of its warp, (8, kCounts) in shared memory. Even lanes add up
+// energies and residuals, odd ones the other two counts; codes2 is the sum over the lane's own coefficients.
 KRONLEARN_DEVICE void add_pair_counts(double* counts, float energy, float residual2, float codes2,
                                       int nonzeros) {
   const float all_codes2 = pair_sum(codes2);
@@ -81,7 +84,7 @@ KRONLEARN_DEVICE void add_pair_counts(double* counts, float energy, float residu
   }
 }
 
-// To (kCounts), from all threads of a block.
+// Adds up the counts of all warps to (kCounts); for all threads of a block.
 KRONLEARN_DEVICE void write_pair_counts(const double* counts, double* partial) {
   __syncthreads();
   if (threadIdx.x >= kCounts) return;

@@ -1,4 +1,5 @@
-// Adds up what the blocks of another kernel have left: in double precision, and always in the same order.
+// Adds up the sums that the blocks of another kernel have left, in double precision and always in the same
+// order.
 #pragma once
 
 #include "blocks.cuh"
@@ -6,18 +7,18 @@
 namespace kronlearn {
 
 struct Partials {
-  const float* sums;     // (rows, numbers), multiplied by a number
+  const float* sums;     // (rows, numbers), scaled
   const double* counts;  // (rows, 4), or null
   int rows;
-  double factor;  // the inverse of that number
-  // Of samples that are not in these: (numbers) and (4); null: none
+  double factor;  // the inverse of the scale
+  // Totals to which these are added, (numbers) and (4); null for none
   const double *further_sums, *further_counts;
 };
 
-// Loads that are on their way at the same time.
+// Loads in flight per thread.
 constexpr int kLoads = 17;
 
-// All blocks but the last one take turns with 32 numbers at a time, eight threads each.
+// Adds up sums: all blocks but the last one alternate, with 32 numbers at a time and eight threads per number.
 KRONLEARN_DEVICE void add_sums(const Partials& partials, int numbers, double* sums) {
   __shared__ double strands[kBlock];
   const int column = threadIdx.x % 32, strand = threadIdx.x / 32;
@@ -46,7 +47,7 @@ KRONLEARN_DEVICE void add_sums(const Partials& partials, int numbers, double* su
   }
 }
 
-// One block adds up the counts.
+// Adds up counts, with one block.
 KRONLEARN_DEVICE void add_counts(const Partials& partials, double* counts) {
   __shared__ double parts[kWarpsOfBlock * 4];
   const int column = threadIdx.x % 4;
@@ -63,8 +64,8 @@ KRONLEARN_DEVICE void add_counts(const Partials& partials, double* counts) {
   }
 }
 
-// Sums of numbers, a multiple of 32, and counts, where there are any; by a grid of at least two blocks of
-// kBlock threads.
+// Adds up sums of `numbers` numbers, a multiple of 32, and counts if they are not null. The grid has at least
+// two blocks of kBlock threads.
 KRONLEARN_DEVICE void add_partials(const Partials& partials, int numbers, double* sums, double* counts) {
   if (blockIdx.x + 1 < gridDim.x)
     add_sums(partials, numbers, sums);

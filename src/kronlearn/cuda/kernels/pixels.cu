@@ -1,4 +1,4 @@
-// Channels of an image become planes of floats in units of the noise, and the other way round. KRONLEARN_PIXEL is
+// The ranges of an image's channels, and conversion between channels and planes of floats. KRONLEARN_PIXEL is
 // the type of the pixels.
 #include "patches.cuh"
 
@@ -8,16 +8,16 @@ using Pixel = KRONLEARN_PIXEL;
 constexpr bool kIsInteger = Pixel(0.5) == Pixel(0);
 
 struct PixelTask {
-  int parts;            // that a channel is looked at in
+  int parts;            // of each channel
   int64 count;          // pixels of a channel
-  double mean, scale;   // of the channel
-  double lowest, most;  // that pixels may have, if they are integers
-  Pixel* pixels;        // of the channel, or of all
+  double mean, scale;   // for conversion
+  double lowest, most;  // the range of integer pixels
+  Pixel* pixels;        // of the channel, or of all channels
   float* plane;
-  double* found;  // (channels, parts, 4): the lowest, the largest, the sum, and one if all are finite
+  double* found;  // (channels, parts, 4): lowest and highest pixel, sum, and one if all are finite
 };
 
-// Looks at a part of a channel. Parts are the same whoever looks at them.
+// Finds the range and sum of a part of a channel. Parts do not depend on the number of teams.
 KRONLEARN_DEVICE void look_at(const PixelTask& task, int64 channel, int part) {
   const Team team;
   const int64 size = (task.count + task.parts - 1) / task.parts, first = part * size;
@@ -38,7 +38,7 @@ KRONLEARN_DEVICE void look_at(const PixelTask& task, int64 channel, int part) {
   sum = team.sum(sum);
   bad = team.any(bad);
   if (team.lane > 0) return;
-  // A part may be empty; the first is not.
+  // Parts may be empty, except the first.
   const double other = double(task.pixels[channel * task.count]);
   double* found = task.found + 4 * (channel * task.parts + part);
   found[0] = low.number < 0 ? other : -low.value;

@@ -1,5 +1,5 @@
-// Orthogonal matching pursuit (OMP) and orthogonal least squares (OLS) on a Kronecker dictionary, as
-// native/pursuit/pursuit.hpp has them: neither the Kronecker dictionary nor its Gram matrix is ever formed.
+// Orthogonal matching pursuit (OMP) and orthogonal least squares (OLS) for a Kronecker dictionary, as in
+// native/pursuit/pursuit.hpp: neither the Kronecker dictionary nor its Gram matrix is ever formed.
 #pragma once
 
 #include "code.cuh"
@@ -12,12 +12,12 @@ struct PursuitScratch {
   T* h;           // (width, n1): rows of the left Gram matrix times M[k, :]
   T* m;           // (width, width), lower triangular
   T *c, *w;       // (width)
-  int *left, *right;  // (width): the selected atoms' numbers on both sides
+  int *left, *right;  // (width): the numbers of the selected atoms on both sides
   T* residual;        // (features), in double precision only
 };
 
-// What all pursuits have in common. Self keeps the correlations: it has strongest_atom(), pass_over(), update(),
-// n1() and n2(), the numbers of atoms, and left() and right(), those that were selected on both sides.
+// The steps that all pursuits share. Self keeps the correlations and defines strongest_atom(), pass_over(),
+// update(), the numbers of atoms n1() and n2(), and the selected atoms of both sides, left() and right().
 template <class T, class Self>
 class PursuitSteps {
  public:
@@ -35,7 +35,7 @@ class PursuitSteps {
         code_(code) {}
 
  protected:
-  // From the correlations on. Returns whether single precision is in doubt.
+  // Runs the pursuit, starting from the correlations. Returns whether single precision is in doubt.
   KRONLEARN_DEVICE bool pursue() {
     code_.nonzeros = 0;
     code_.residual2 = energy_;
@@ -62,14 +62,14 @@ class PursuitSteps {
  private:
   KRONLEARN_DEVICE Self& self() { return static_cast<Self&>(*this); }
 
-  // Adds an atom to the code; false if there is none, or no other is wanted.
+  // Adds an atom to the code; returns false if there is none, or no other one is wanted.
   KRONLEARN_DEVICE bool select() {
     const int step = code_.nonzeros;
     Winner<T> win = self().strongest_atom();
     T norm2 = orthogonalise(step, win.atom);
     const T floor = sqrt(energy_) * kNoCorrelation<T>;
-    // Where the winner is all but a combination of the earlier atoms, the best of the others takes its place. In
-    // single precision such samples are doubtful and coded again.
+    // If the winner is nearly a combination of the earlier atoms, the next best one takes its place. In single
+    // precision such samples are doubtful and coded again.
     while (sizeof(T) == 8 && win.strength > floor && !is_new(norm2) && self().pass_over(win.atom)) {
       win = self().strongest_atom();
       norm2 = orthogonalise(step, win.atom);
@@ -104,7 +104,7 @@ class PursuitSteps {
   // Whether enough of an atom is orthogonal to the earlier ones.
   KRONLEARN_DEVICE static bool is_new(T norm2) { return norm2 > kSmallestNorm2<T> * T(0.5); }
 
-  // w = M c for a new atom; the squared norm of what is orthogonal to the earlier ones.
+  // Computes w = M c for a new atom; returns the squared norm of what is orthogonal to the earlier ones.
   KRONLEARN_DEVICE T orthogonalise(int step, int atom) {
     const int n1 = self().n1(), n2 = self().n2();
     const T *left = tables_.gram1 + atom / n2 * n1, *right = tables_.gram2 + atom % n2 * n2;
@@ -122,8 +122,8 @@ class PursuitSteps {
     return T(1) - team_.sum(sum);
   }
 
-  // Replaces the residual by that of the sample itself. Single precision is doubted where they differ; in double
-  // precision the coefficients are improved first.
+  // Computes the residual from the sample. Single precision is in doubt if it differs from the updated one. In
+  // double precision, the coefficients are refined first.
   KRONLEARN_DEVICE void check_residual() {
     if constexpr (sizeof(T) == 8) improve();
     T sum = 0;
@@ -176,7 +176,7 @@ class Pursuit : PursuitSteps<T, Pursuit<T, kOls>> {
  public:
   using Steps::Steps;
 
-  // alpha holds the correlations. Returns whether single precision is in doubt.
+  // Runs the pursuit; alpha holds the correlations. Returns whether single precision is in doubt.
   KRONLEARN_DEVICE bool run() {
     if (kOls)
       for (int p = team_.lane; p < s_.atoms(); p += Team::kSize) k_.nu[p] = T(1);
@@ -196,7 +196,7 @@ class Pursuit : PursuitSteps<T, Pursuit<T, kOls>> {
   KRONLEARN_DEVICE Winner<T> strongest_atom() const {
     return strongest<T, kOls>(team_, s_.atoms(), k_.alpha, k_.nu);
   }
-  // Makes an atom score nothing from now on; false if that cannot be.
+  // Excludes an atom from further steps; returns false if that is not possible.
   KRONLEARN_DEVICE bool pass_over(int atom) const {
     if (kOls) score_nothing(team_, atom, k_.nu);
     return kOls;
@@ -211,7 +211,7 @@ class Pursuit : PursuitSteps<T, Pursuit<T, kOls>> {
       k_.h[e] = m[l] * tables_.gram1[left(l) * n1 + i];
     }
     team_.sync();
-    // A few atoms of a thread at a time, whose loads need not wait for each other.
+    // A thread processes a few atoms at a time, whose loads are independent.
     const int down = Team::kSize / n2, across = Team::kSize % n2;
     int i = team_.lane / n2, j = team_.lane % n2;
     for (int first = team_.lane; first < atoms; first += kAtOnce * Team::kSize) {

@@ -1,19 +1,20 @@
 // Codes square samples of 8, 16 or 32 with 16 × 16 or 32 × 32 atoms (lanes.cuh), by OMP or with KRONLEARN_OLS
-// by OLS, and adds up the sums of the left mode on the way. Sizes and method are fixed when compiled; weights
-// and lists are not looked at.
+// by OLS, and adds up the sums of the left mode in the same pass. Sizes and method are fixed at compile time;
+// weights and lists of samples are not supported.
 //
-// A sample has a group of lanes, one for every block of its correlations. What is as small as the code,
-// all lanes of a group compute alike.
+// A sample is processed by a group of lanes, one for each block of its correlations. Whatever is as small as
+// the code is computed by all lanes of a group alike.
 //
-// The host gives samples and tables aligned to 16 bytes, blocks of as many warps and bytes of dynamic shared
-// memory as lanes_need says, and a grid of no more blocks than multiprocessors: a block has one for itself.
+// The host passes samples and tables aligned to 16 bytes, launches blocks with as many warps and as much
+// dynamic shared memory as lanes_need reports, and no more blocks than multiprocessors: each block has a
+// multiprocessor to itself.
 #include "lanes_pursuit.cuh"
 #include "mode_moments.cuh"
 
 namespace kronlearn::lanes {
 
-// The codes of a warp's samples: atoms in the order of selection. Once M is no longer needed, atoms and
-// values as they are written take its place.
+// The codes of a warp's samples: atoms in the order of selection, and the atoms and values to be written, which
+// overwrite M once it is no longer needed.
 struct Lists {
   static constexpr int kWritten = kSamples * kWidth, kNumbers = (kWritten + 3) / 4 * 4;
   static_assert(2 * kWritten <= Triangle::kNumbers);
@@ -26,8 +27,8 @@ struct Lists {
         value(triangle + kWritten) {}
 };
 
-// Tables come first; then, for every warp, counts, sums, samples if they are kept, M, lists, and what is used
-// in turns by samples that are not kept, the first correlations and Z.
+// Shared memory: tables, and then for every warp counts, sums, samples if they are kept, M, lists, and memory
+// that is used in turn for samples that are not kept, first correlations and Z.
 struct CodingMemory {
   static constexpr int kKeptNumbers = kKept ? kTileNumbers : 0;
   static constexpr int kExchange =
@@ -36,7 +37,7 @@ struct CodingMemory {
   static constexpr int kWarpBytes = 8 * ModeCounts::kNumbers + 4 * (ModeSums::kNumbers + kKeptNumbers +
                                                                     Triangle::kNumbers + Lists::kNumbers +
                                                                     kExchange);
-  // As many warps as memory has room for, and as registers for what they hold.
+  // As many warps as shared memory and registers suffice for.
   static constexpr int kRoom = (kSharedMost - kTableBytes) / kWarpBytes;
   static constexpr int kMostOfOls = kWide == 4 ? 16 : 8;
   static constexpr int kMost = kWithNorms ? kMostOfOls : kWidth <= 6 && kRoom >= 16 ? 16 : 12;
@@ -67,7 +68,7 @@ struct CodingMemory {
   }
 };
 
-// A warp on its way through its tiles.
+// Codes and sums the tiles of a warp.
 class TileCoder {
  public:
   KRONLEARN_DEVICE TileCoder(const Task<float>& task, const CodingMemory& memory)
@@ -88,7 +89,7 @@ class TileCoder {
     lanes::start_copying(task_.samples, tile, size, samples_);
   }
 
-  // Codes a tile that has been copied; start_next is called once its place is no longer needed.
+  // Codes a tile that has been copied. Calls start_next when the memory of its samples is free again.
   template <class StartNext>
   KRONLEARN_DEVICE void code(int tile, int size, bool summed, bool counted, StartNext start_next) const {
     const int64 k = int64(tile) * kSamples + lane_.sample;
@@ -149,7 +150,7 @@ class TileCoder {
     return group_sum(sum + other);
   }
 
-  // Whether so little energy is the sum of squares that single precision cannot hold.
+  // Whether the sum of squares underflows in single precision: the energy is tiny, but the sample is not zero.
   KRONLEARN_DEVICE bool underflows(float energy) const {
     const bool little = energy < kSmallestEnergy;
     if (!__any_sync(kWholeWarp, little)) return false;
@@ -161,7 +162,8 @@ class TileCoder {
     return little && any > 0.0f;
   }
 
-  // Returns whether single precision is in doubt. The tile is at `later` once its correlations are known.
+  // Returns whether single precision is in doubt. Once correlations are computed, the tile is read from
+  // `later`.
   KRONLEARN_DEVICE bool code_sample(int64 k, bool wanted, float energy, const float* later,
                                     LaneCode& code) const {
     const float tol2 = target2(task_, k, wanted);
@@ -175,13 +177,13 @@ class TileCoder {
     return check_residual(pursuit.suspect(), energy, tol2, y, code) || doubtful;
   }
 
-  // Residuals that are suspect are computed from the samples; single precision is doubted where both differ.
+  // Computes suspect residuals from the samples. Single precision is in doubt if the two differ.
   KRONLEARN_DEVICE bool check_residual(bool suspect, float energy, float tol2, const float* y,
                                        LaneCode& code) const {
     bool doubtful = false;
     if (__any_sync(kWholeWarp, suspect)) {
       const float exact = residual_of(lane_, memory_.atoms1, memory_.atoms2, code, y);
-      // Decisions about a target have relied on a smaller difference.
+      // With a target, decisions have relied on a smaller difference.
       const float trusted = tol2 >= 0.0f ? kRoundingOfErrors<float> : kTrustedDifference;
       doubtful = suspect && !(fabsf(exact - code.residual2) <= energy * trusted);
       if (suspect) code.residual2 = exact;
@@ -190,13 +192,13 @@ class TileCoder {
     return doubtful;
   }
 
-  // Puts a code on the lists, in ascending order and of the factors as they were, not of unit-norm atoms.
-  // Every lane finds the places of its own entries. Returns Σ‖x‖² of it.
+  // Writes a code to the lists, in ascending order and rescaled from unit-norm atoms to the factors as given.
+  // Every lane finds the positions of its own entries. Returns Σ‖x‖² of the code.
   KRONLEARN_DEVICE float list(const LaneCode& code) const {
     float codes2 = 0;
 #pragma unroll
     for (int first = 0; first < kWidth; first += kGroup) {
-      // By masks, for an array that is read at a computed place is put into memory.
+      // By masks, because an array that is indexed by a computed number would be stored in memory.
       unsigned atom = 0, x_bits = 0;
 #pragma unroll
       for (int l = first; l < smaller(kWidth, first + kGroup); ++l) {
@@ -221,7 +223,7 @@ class TileCoder {
     return group_sum(codes2);
   }
 
-  // The codes on the lists, where they are wanted.
+  // Writes the codes on the lists, unless they are not wanted.
   KRONLEARN_DEVICE void write(int tile, bool written) const {
     const unsigned all = __ballot_sync(kWholeWarp, written);
     if (!task_.index) return;
@@ -284,8 +286,8 @@ KRONLEARN_DEVICE void code_tiles(const Task<float>& task, const float* tables, f
 
 }  // namespace kronlearn::lanes
 
-// Codes all samples of a task. Nothing is written to what is null: index, value, nonzeros and residual2 in
-// the task; sums of the left mode, partial (blocks, n, n + m), of unit-norm atoms; counts,
+// Codes all samples of a task. Results whose pointer is null are not written: in the task index, value,
+// nonzeros and residual2; partial (blocks, n, n + m), the sums of the left mode for unit-norm atoms;
 // partial_counts (blocks, 4).
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::lanes::CodingMemory::kWarps * 32, 1)
     code_and_sum_left(kronlearn::Task<float> task, const float* tables, float* partial,
@@ -293,15 +295,15 @@ KRONLEARN_KERNEL void __launch_bounds__(kronlearn::lanes::CodingMemory::kWarps *
   kronlearn::lanes::code_tiles(task, tables, partial, partial_counts);
 }
 
-// The sums of the right mode from written codes; factor (m, n) is that of the left one, of any norms. The
-// codes belong to it.
+// Sums the right mode over codes that have been written. The codes belong to `factor`, the left one (m, n), of
+// any norms.
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::lanes::SummingMemory::kWarps * 32, 1)
     sum_right(kronlearn::Task<float> task, const float* factor, float* partial) {
   kronlearn::lanes::sum_codes(task, factor, partial);
 }
 
-// Warps per block, bytes of dynamic shared memory per block and per warp, of which a block needs the sum: for
-// code_and_sum_left, then for sum_right.
+// Reports warps per block, and bytes of dynamic shared memory per block and per warp, whose sum a block needs:
+// for code_and_sum_left, then for sum_right.
 KRONLEARN_KERNEL void lanes_need(int* numbers) {
   using namespace kronlearn::lanes;
   using Coding = CodingMemory;

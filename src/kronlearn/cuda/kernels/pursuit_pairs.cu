@@ -1,15 +1,15 @@
-// Orthogonal matching pursuit (OMP), or with KRONLEARN_OLS orthogonal least squares (OLS), for 8 × 8 atoms on
-// samples of 8 × 8 in single precision, two lanes per sample, and the sums of a dictionary update on the way;
-// at most KRONLEARN_WIDTH nonzeros, 1 to 16. Both are fixed when compiled.
+// Orthogonal matching pursuit (OMP), or with KRONLEARN_OLS orthogonal least squares (OLS), for 8 × 8 atoms and
+// samples of 8 × 8 in single precision, with two lanes per sample and at most KRONLEARN_WIDTH nonzeros, 1 to
+// 16. The full moments for a dictionary update are summed in the same pass.
 //
-// The host gives samples aligned to 16 bytes, what fused_needs says, and a grid of no more blocks than tiles;
-// sums have the same bits whenever the grid is the same. Weights and lists are not looked at.
+// The host passes samples aligned to 16 bytes, launches blocks as fused_needs reports, and no more blocks than
+// tiles. For the same grid, sums have the same bits. Weights and lists of samples are not supported.
 #include "pair_pursuit.cuh"
 #include "pair_sums.cuh"
 
 namespace kronlearn::pairs {
 
-// Starts to copy a tile to shared memory; samples beyond the last one are zero.
+// Starts to copy a tile to shared memory; the rest of the last tile is filled with zeros.
 KRONLEARN_DEVICE void start_loading_tile(const float* samples, int64 tile, int64 count, float* rows) {
   const int part = 4 * (threadIdx.x % 16), first = threadIdx.x / 16;
   const float* from = samples + (tile * kTile + first) * kSize + part;
@@ -27,7 +27,7 @@ KRONLEARN_DEVICE void start_loading_tile(const float* samples, int64 tile, int64
   commit_copies();
 }
 
-// α = D_1ᵀ Y D_2 of the lane's half of the columns, and ‖y‖². Four rows of Y at a time.
+// Computes α = D_1ᵀ Y D_2 in the lane's half of the columns, four rows of Y at a time; returns ‖y‖².
 KRONLEARN_DEVICE float correlate_half(const float* y, unsigned char* memory, float (&alpha)[8][4]) {
   const float* left = reinterpret_cast<const float*>(memory + Memory::kLeft);
   unsigned char* right = memory + Memory::kRight + 16 * own_half();
@@ -72,11 +72,11 @@ KRONLEARN_DEVICE float correlate_half(const float* y, unsigned char* memory, flo
 
 // ---------------------------------------------------------------- codes
 
-// A lane's part of a code: of its own atoms.
+// The entries of a code that belong to a lane.
 struct OwnCode {
   float x[kOwn];
   unsigned atom[kOwn];
-  int count;  // of atoms that are there
+  int count;  // of entries
 
   KRONLEARN_DEVICE bool is_larger_than(float limit) const {
     bool large = false;
@@ -85,7 +85,7 @@ struct OwnCode {
     return pair_sum(large ? 1.0f : 0.0f) > 0.0f;
   }
 
-  // Atoms in ascending order, to the outbox.
+  // Puts the entries into the outbox, in ascending order of atoms.
   KRONLEARN_DEVICE void send(const PairOutbox& outbox, int nonzeros, bool written) const {
     unsigned long long chosen = 0;
 #pragma unroll
@@ -99,7 +99,7 @@ struct OwnCode {
     if (own_half() == 0) outbox.nonzeros[threadIdx.x / 2] = written ? nonzeros : PairOutbox::kNothing;
   }
 
-  // Puts x, times the scale, to where the sums read it from; Σ x² of what is there.
+  // Stores x, times the scale, for the sums; returns Σ x² of the rounded values.
   KRONLEARN_DEVICE float put(Half* row, float scale) const {
 #pragma unroll
     for (int c = 0; c < 4; ++c) reinterpret_cast<FourWords*>(row)[2 * c + own_half()] = {};
@@ -115,7 +115,7 @@ struct OwnCode {
   }
 };
 
-// ---------------------------------------------------------------- a block's tiles
+// ---------------------------------------------------------------- tiles
 
 KRONLEARN_DEVICE void fill_memory(const Task<float>& task, const float* tables, unsigned char* memory) {
   const int thread = threadIdx.x;
@@ -148,7 +148,7 @@ class TileCoder {
         sums_(partial ? partial + int64(blockIdx.x) * PairSums::kNumbers : nullptr),
         scale_(float(task.scale)) {}
 
-  // Codes a tile and adds to the sums, where there are any, and to counts, where they are wanted.
+  // Codes a tile and, if they are wanted, adds to the sums and to the counts.
   KRONLEARN_DEVICE void run(int64 tile, bool sums_wanted, bool counts_wanted) {
     const int64 k = tile * kTile + threadIdx.x / 2;
     load(tile);
@@ -198,7 +198,7 @@ class TileCoder {
     __syncthreads();
   }
 
-  // The first correlations, and what is known of the sample so far.
+  // Computes the first correlations; returns the state of the sample.
   KRONLEARN_DEVICE Outcome correlate(int64 k) const {
     float alpha[8][4];
     const float energy = correlate_half(own_sample(), memory_, alpha);
@@ -214,7 +214,7 @@ class TileCoder {
     return sample;
   }
 
-  // Zero times NaN would not be zero: samples that are not finite are cleared.
+  // Sets samples that are not finite to zero, because zero times NaN would not be zero.
   KRONLEARN_DEVICE void split(bool good) const {
     __syncwarp();
     if (good)
@@ -248,9 +248,9 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
 
 }  // namespace kronlearn::pairs
 
-// Codes all samples of a task. Nothing is written to what is null: index, value (without which index may be),
-// nonzeros and residual2 in the task; sums, partial (blocks, 2, 64, 64), of unit-norm atoms and times
-// the square of the task's scale; counts, partial_counts (blocks, 4).
+// Codes all samples of a task. Results whose pointer is null are not written: in the task index, value (which
+// may be null alone), nonzeros and residual2; partial (blocks, 2, 64, 64), the sums for unit-norm atoms times
+// the square of the task's scale; partial_counts (blocks, 4).
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::pairs::kThreads, 2)
     code_and_sum(kronlearn::Task<float> task, const float* tables, float* partial,
                  double* partial_counts) {
@@ -258,7 +258,7 @@ KRONLEARN_KERNEL void __launch_bounds__(kronlearn::pairs::kThreads, 2)
   kronlearn::pairs::code_and_sum_tiles(task, tables, partial, partial_counts);
 }
 
-// Threads per block, bytes of dynamic shared memory per block, and blocks per multiprocessor.
+// Reports threads per block, bytes of dynamic shared memory per block, and blocks per multiprocessor.
 KRONLEARN_KERNEL void fused_needs(int* needs) {
   needs[0] = kronlearn::pairs::kThreads;
   needs[1] = kronlearn::pairs::Memory::kBytes;

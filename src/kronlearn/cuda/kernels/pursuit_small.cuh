@@ -1,11 +1,9 @@
-// The pursuit of pursuit.cuh for patches of kM × kM pixels and kN × kN atoms, both known when compiled: what
-// changes about an atom stays in the registers of one thread.
+// The pursuit of pursuit.cuh for patches of kM × kM pixels and kN × kN atoms, both known at compile time: the
+// correlations of an atom stay in the registers of one thread.
 //
-// A thread has kRows rows of kColumns atoms; on a GPU it is one column, and 32 / kN threads share
-// one.
+// A thread has kRows rows of kColumns atoms; on a GPU it has one column, and 32/kN threads share a column.
 #pragma once
 
-#include "patches.cuh"
 #include "pursuit.cuh"
 
 namespace kronlearn {
@@ -21,7 +19,7 @@ class SmallPursuit : PursuitSteps<T, SmallPursuit<T, kM, kN, kOls>> {
   static constexpr int kColumns = kN / kAcross;
 
  public:
-  // half (kN, kM) is scratch; of the pursuit's scratch m, c and w are used.
+  // half (kN, kM) is scratch. Of the pursuit's scratch, m, c and w are used.
   KRONLEARN_DEVICE SmallPursuit(Team team, const Shape& s, const Tables<T>& tables,
                                 const PursuitScratch<T>& k, T* half, const T* y, T energy, T tol2,
                                 int width, Code<T>& code)
@@ -73,7 +71,7 @@ class SmallPursuit : PursuitSteps<T, SmallPursuit<T, kM, kN, kOls>> {
     }
   }
 
-  // The atom with the largest |α|, or α² / ν; ties go to the lowest number.
+  // The atom with the largest |α|, or α²/ν; ties go to the lowest number.
   KRONLEARN_DEVICE Winner<T> strongest_atom() const {
     T above = 0, below = 1, alpha = 0;
     int number = -1;

@@ -1,22 +1,23 @@
-// Finds the patches of 8 × 8 pixels in single precision that need no atom.
-#include "image_coding.cuh"
+// Settles the patches of 8 × 8 pixels that need no atom, in single precision.
+#include "coding_task.cuh"
+#include "precision.hpp"
 
 namespace kronlearn {
 
-// Settles patches that need no atom: those within their target as they are, and those that are not finite.
-// The others are put on the list of doubtful ones. A thread looks at one patch, a team writes what it found.
+// Settles patches that are within their target without any atom, and those that are not finite, and lists the
+// others as doubtful. A thread looks at one patch; a team writes the results.
 KRONLEARN_DEVICE void screen_patches(const CodingTask& task) {
   constexpr int kSide = 8, kPixels = kSide * kSide;
   const Team team;
   const float tol = float(task.tol), tol2 = tol < 0 ? -1.0f : tol * tol;
-  const int64 row = task.places[kSide], teams = n_teams() * Team::kSize;
+  const int64 row = task.pixel_offsets[kSide], teams = n_teams() * Team::kSize;
   for (int64 base = first_team() * Team::kSize; base < task.patches.count; base += teams) {
     const bool here = base + team.lane < task.patches.count;
     const int64 k = here ? base + team.lane : base;
     const float* first = task.image + task.grid.offset(task.patches.first + k);
     float sum = 0, energy = 0;
     bool any = false;
-    // The order of PatchCoder::load().
+    // The same order as in PatchCoder::load().
     for (int i = 0; i < kSide; ++i)
 #pragma unroll
       for (int j = 0; j < kSide; ++j) sum += first[i * row + j];
@@ -31,7 +32,7 @@ KRONLEARN_DEVICE void screen_patches(const CodingTask& task) {
     const bool within = energy <= tol2 && (energy >= kSmallestEnergy || !any);
     const bool settled = within || !is_finite(energy);
     if (here && settled) task.patches.weights[k] = 1;
-    note(team, here && !settled, int(k), task.doubtful, task.doubtful_count);
+    append(team, here && !settled, int(k), task.doubtful, task.doubtful_count);
     for (int t = 0; t < Team::kSize; ++t) {
       if (!from_lane(int(here && settled), t)) continue;
       const float value = from_lane(0.0f + mean, t);

@@ -1,4 +1,4 @@
-// The atom with the largest score; ties go to the lowest number, as numpy.argmax has it.
+// Selection of the atom with the largest score; ties go to the lowest number, as in numpy.argmax.
 #pragma once
 
 #include "correlate.cuh"
@@ -32,7 +32,7 @@ KRONLEARN_DEVICE Winner<T> strongest(Team team, int atoms, const T* alpha, const
   return {best.number, alpha[best.number], kOls ? sqrt(best.value) : best.value};
 }
 
-// Makes an atom score nothing from now on.
+// Excludes an atom from further steps.
 template <class T>
 KRONLEARN_DEVICE void score_nothing(Team team, int atom, T* nu) {
   team.sync();

@@ -1,4 +1,4 @@
-// What is to be done with samples, and where their codes go.
+// The task of coding samples.
 #pragma once
 
 #include "dictionary.cuh"
@@ -7,28 +7,27 @@ namespace kronlearn {
 
 enum Method { kOmp, kOls, kThreshold };
 
-// S is the type of what is stored, the kernel's T that of the arithmetic.
+// S is the type in which samples and codes are stored.
 template <class S>
 struct Task {
   Shape shape;
   int method, width;
-  int64 first;  // the number among all samples of the first of these
+  int64 first;  // number of the first of these samples among all
   int64 count;
-  double tol;  // the ℓ2 norm a residual may have, used where tols is null; negative: none
-  double scale;  // a power of two: times it, no entry of a sample is above 1024; for sums in half precision
+  double tol;    // the ℓ2 norm that a residual may have, if tols is null; negative: no target
+  double scale;  // a power of two that scales all entries to at most 1024, for sums in half precision
   const S *samples, *weights, *tols;
-  const double *norms1, *norms2;  // of the columns of both sides, as the factors had them
-  const int* list;                // the samples to be coded, list_count of them; null: all
-  const int* list_count;
-  int* doubtful;  // where single precision cannot be trusted: their numbers; nothing else is written then.
-                  // Null: quick kernels give such samples shorter codes
-  int* doubtful_count;
-  int* index;      // (count, width), ascending, unused entries zero
-  S* value;        // (count, width)
-  int* nonzeros;   // (count)
-  S* residual2;    // (count)
-  int64* first_bad;  // lowered to the first sample that is NaN, infinite or too large
-  const int* stopped;  // null, or not zero where nothing is to be done: an iteration before went wrong
+  const double *norms1, *norms2;  // norms of the columns of both sides, before they were normalised
+  const int *list, *list_count;   // the numbers of the samples to code, and how many these are; null: all
+  // Receive the samples for which single precision cannot be trusted; nothing else is written for them. Null:
+  // specialised kernels give such samples shorter codes.
+  int *doubtful, *doubtful_count;
+  int* index;          // (count, width), ascending, unused entries zero
+  S* value;            // (count, width)
+  int* nonzeros;       // (count)
+  S* residual2;        // (count)
+  int64* first_bad;    // lowered to the first sample that is NaN, infinite or too large
+  const int* stopped;  // if neither null nor zero, the kernel does nothing: an earlier iteration has failed
   void* scratch;       // scratch_size numbers per team
   int64 scratch_size;
 };

@@ -1,15 +1,15 @@
-// Coding with orthonormal factors: the largest correlations are the best code of their number.
+// Coding with orthonormal factors, where the largest correlations are the best code.
 #pragma once
 
 #include "code.cuh"
 
 namespace kronlearn {
 
-// alpha holds the correlations and is consumed.
+// alpha holds the correlations and is overwritten.
 template <class T>
 KRONLEARN_DEVICE void threshold(Team team, const Shape& s, T* alpha, T energy, T tol2, int width,
                                 Code<T>& code) {
-  // What no atom can represent; none where the factors are square.
+  // The energy that no atom can represent; zero if the factors are square.
   T outside = 0;
   if (s.n1 != s.m1 || s.n2 != s.m2) {
     outside = energy - dot(team, s.atoms(), alpha, alpha);

@@ -1,181 +1,85 @@
-// Codes of orthonormal 8 × 8 atoms for samples of 8 × 8 in single precision, a thread per sample, and S_xy on
-// the way: the largest correlations are the best code of their number. At most KRONLEARN_WIDTH nonzeros, 1 to
-// 16, fixed when compiled. Of correlations of equal magnitude the ones of higher atoms are left out first.
+// Codes samples of 8 × 8 with orthonormal 8 × 8 atoms in single precision, one thread per sample, and sums S_xy
+// in the same pass. The best code consists of the largest correlations, at most KRONLEARN_WIDTH, 1 to 16, fixed
+// at compile time. Among correlations of equal magnitude, those of the lowest atoms are kept.
 //
-// Correlations are found on the tensor cores, from numbers that are split into two halves each: about as exact
-// as single precision. The smallest magnitude that is kept is looked for among them in half precision, two at a
-// time. Where halves do not tell it from the next smaller one, or errors have a target, single precision
+// Correlations are computed on the tensor cores from numbers that are split into two halves, which is about as
+// accurate as single precision. The smallest magnitude to keep is found in half precision, two numbers at a
+// time. If halves do not distinguish it from the next smaller one, or errors have a target, single precision
 // decides.
-#include "largest.cuh"
-#include "one_thread_each.cuh"
 #include "outbox.cuh"
-
-#if !defined(KRONLEARN_WIDTH)
-#define KRONLEARN_WIDTH 16
-#endif
+#include "threshold_sample.cuh"
 
 namespace kronlearn {
 
-constexpr int kWidth = KRONLEARN_WIDTH;
-static_assert(1 <= kWidth && kWidth <= 16);
-// Sorting networks take powers of two; one number more than is kept tells what follows.
-constexpr int kList = kWidth < 2 ? 2 : kWidth < 4 ? 4 : kWidth < 8 ? 8 : 16;
 constexpr int kThreads = kTile, kBlocksEach = 3;
 using ThreadOutbox = Outbox<kWidth, kThreads>;
-// CuPy compiles with numbers below this flushed to zero: they are not above it.
-constexpr float kAboveZero = 1.1754944e-38f;
+constexpr int kWarps = kTile / 32;
 
-// Zero in alpha remains of all but the largest correlations. All are multiplied by the task's scale.
-class Threshold {
- public:
-  float alpha[8][8];
-
-  KRONLEARN_DEVICE void apply(float energy, float tol2, bool counted) {
-    wanted_ = 0;
-    dropped_ = 0;
-    least_ = __uint_as_float(0x7fffffffu);  // no number is as large as NaN
-    bool ties = false;
-    if (counted) {
-      if (tol2 >= 0.0f)
-        ties = reach(energy, tol2);
-      else if (!find_least())
-        ties = decide();
-    }
-    if (ties) drop_ties();
-    float dropped[4] = {};
+// Starts to copy the samples of this thread's warp to their rows; the rest of the last tile is filled with
+// zeros.
+KRONLEARN_DEVICE void load_own_rows(const Task<float>& task, int64 tile, float* rows) {
+  const int row = threadIdx.x / 32 * 32 + threadIdx.x % 32 / 16, part = 4 * (threadIdx.x % 16);
+  const float* from = task.samples + tile * kTile * kSize + (row * kSize + part);
+  float* to = rows + row * kStride + part;
+  const int64 left = task.count - tile * kTile;
+  if (left >= kTile) {
 #pragma unroll
-    for (int p = 0; p < kSize; ++p)
-      if (!(magnitude(p) >= least_)) {
-        dropped[p % 4] = fmaf(alpha[p / 8][p % 8], alpha[p / 8][p % 8], dropped[p % 4]);
-        alpha[p / 8][p % 8] = 0;
-      }
-    dropped_ += (dropped[0] + dropped[1]) + (dropped[2] + dropped[3]);
-    if (!counted) dropped_ = 0;
+    for (int r = 0; r < 32; r += 2) copy_async(to + r * kStride, from + r * kSize, true);
+  } else {
+#pragma unroll 1
+    for (int r = 0; r < 32; r += 2)
+      copy_async(to + r * kStride, row + r < left ? from + r * kSize : task.samples, row + r < left);
+  }
+  commit_copies();
+}
+
+// Prefetches a tile, if it exists.
+KRONLEARN_DEVICE void prefetch_tile(const Task<float>& task, int64 tile) {
+  const int64 k = tile * kTile + threadIdx.x;
+  if (k >= task.count) return;
+  prefetch(task.samples + k * kSize);
+  prefetch(task.samples + k * kSize + kSize / 2);
+}
+
+// Sums the counts of the samples of one thread.
+class ThreadCounts {
+ public:
+  KRONLEARN_DEVICE void add(float energy, float residual2, int nonzeros) {
+    energy_ += energy;
+    residual2_ += residual2;
+    nonzeros_ += nonzeros;
   }
 
-  KRONLEARN_DEVICE int nonzeros() const { return wanted_; }
-  KRONLEARN_DEVICE float residual2() const { return dropped_; }
+  // Adds up the counts of all threads of a block to (kCounts), using shared memory, (kWarps, kCounts). As
+  // orthonormal atoms can represent any sample, the energy of a code is what is not in the residual.
+  KRONLEARN_DEVICE void write(double* warps, double* partial) const {
+    double sums[kCounts] = {energy_, residual2_, energy_ - residual2_, double(nonzeros_)};
+#pragma unroll
+    for (int c = 0; c < kCounts; ++c) {
+#pragma unroll
+      for (int o = 16; o > 0; o /= 2) sums[c] += __shfl_xor_sync(kWholeWarp, sums[c], o);
+      if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32 * kCounts + c] = sums[c];
+    }
+    __syncthreads();
+    if (threadIdx.x >= kCounts) return;
+    double sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += warps[w * kCounts + threadIdx.x];
+    partial[threadIdx.x] = sum;
+  }
 
  private:
-  KRONLEARN_DEVICE float magnitude(int p) const { return fabsf(alpha[p / 8][p % 8]); }
-
-  // The smallest number that rounds to the kWidth-th largest magnitude in half precision; whether no more
-  // than kWidth magnitudes are as large. The two lists have the atoms (i, j) with even and with odd i + j:
-  // these seldom are all of the largest.
-  KRONLEARN_DEVICE bool find_least() {
-    Halves lists[kList];
-    find_largest<kSize / 2>(lists, [&](int q) {
-      const int i = q / 4, j = q % 4 * 2, odd = i % 2;
-      return Halves{magnitudes(to_halves(alpha[i][j + odd], alpha[i][j + 1 - odd]))};
-    });
-    const Boundary found = find_boundary<kWidth>(lists);
-    wanted_ = kWidth;
-    if (found.last == 0) {
-      least_ = kAboveZero;
-      return false;
-    }
-    const float middle = 0.5f * (from_half(Half(found.last)) + from_half(Half(found.last - 1)));
-    // The middle of two halves is rounded to the even one.
-    least_ = __uint_as_float(__float_as_uint(middle) + found.last % 2);
-    return found.clear;
-  }
-
-  // Raises least until no more than kWidth magnitudes are as large. True if these are fewer, for several are
-  // the next: least is those then.
-  KRONLEARN_DEVICE bool decide() {
-    float raised = 0;
-    for (;;) {
-      int count = 0;
-      float smallest = __uint_as_float(0x7f800000u);
-#pragma unroll
-      for (int p = 0; p < kSize; ++p)
-        if (magnitude(p) >= least_) {
-          ++count;
-          smallest = fminf(smallest, magnitude(p));
-        }
-      if (count <= kWidth) {
-        wanted_ = count;
-        break;
-      }
-      raised = smallest;
-      least_ = __uint_as_float(__float_as_uint(smallest) + 1u);
-    }
-    if (wanted_ == kWidth || raised == 0.0f) return false;
-    wanted_ = kWidth;
-    least_ = raised;
-    return true;
-  }
-
-  // The fewest correlations that leave an error of no more than tol2. True if more than these are as large.
-  KRONLEARN_DEVICE bool reach(float energy, float tol2) {
-    float largest[kList];
-    find_largest<kSize>(largest, [&](int p) { return magnitude(p); });
-    least_ = largest[kWidth - 1];
-    float dropped = 0;
-#pragma unroll
-    for (int p = 0; p < kSize; ++p) {
-      const float below = magnitude(p) < least_ ? magnitude(p) : 0.0f;
-      dropped = fmaf(below, below, dropped);
-    }
-    dropped = fmaf(float(count_large() - kWidth) * least_, least_, dropped);
-    // What the largest leave of the energy, as long as that is not all rounding; what is dropped otherwise.
-    float left = energy;
-#pragma unroll
-    for (int n = 0; n < kWidth; ++n) left = fmaf(-largest[n], largest[n], left);
-    const float suspect = energy * kSuspectLeftover2<float>;
-#pragma unroll
-    for (int n = kWidth; n >= 0; --n) {
-      const float v = largest[n > 0 ? n - 1 : 0];
-      if (n == kWidth || (left < suspect ? dropped : left) <= tol2) {
-        wanted_ = n;
-        least_ = v;
-      }
-      left = fmaf(v, v, left);
-      dropped = fmaf(v, v, dropped);
-    }
-    least_ = wanted_ > 0 ? fmaxf(least_, kAboveZero) : __uint_as_float(0x7fffffffu);
-    const int count = count_large();
-    if (count > wanted_) return true;
-    wanted_ = count;
-    return false;
-  }
-
-  KRONLEARN_DEVICE int count_large() const {
-    int count = 0;
-#pragma unroll
-    for (int p = 0; p < kSize; ++p) count += magnitude(p) >= least_;
-    return count;
-  }
-
-  // Of more than are wanted, leaves out the last ones among those of the smallest magnitude.
-  KRONLEARN_DEVICE void drop_ties() {
-    int equal = wanted_;
-#pragma unroll
-    for (int p = 0; p < kSize; ++p) equal -= magnitude(p) > least_;
-#pragma unroll
-    for (int p = 0; p < kSize; ++p) {
-      const bool ties = magnitude(p) == least_;
-      if (ties && equal <= 0) {
-        dropped_ = fmaf(least_, least_, dropped_);
-        alpha[p / 8][p % 8] = 0;
-      }
-      equal -= ties;
-    }
-  }
-
-  float least_;  // of those that are kept
-  float dropped_;  // Σ α² of the others
-  int wanted_;
+  double energy_ = 0, residual2_ = 0;
+  int64 nonzeros_ = 0;
 };
 
-// Shared memory: counts, samples, codes and sums. Codes on their way out take the place of those that are
-// summed.
+// Shared memory: counts, samples, codes and sums. The outbox overwrites the codes that are summed.
 constexpr int kCountBytes = 8 * kWarps * kCounts;
 constexpr int kSharedBytes = kCountBytes + 4 * kTileNumbers + kCodeBytes + TileSums::kBytes;
 static_assert(kBlocksEach * (kSharedBytes + 1024) <= 228 * 1024);
 static_assert(ThreadOutbox::kBytes <= kCodeBytes);
 
-// Whether the small halves of row p of a sample come first: the same halves of all rows are in different banks.
+// Whether the small halves of row p of a sample come first, which puts the same halves of all rows into
+// different banks.
 KRONLEARN_DEVICE bool small_first(int p) { return p >= 4; }
 
 // Scales and splits the thread's own sample, for correlations and sums; returns its ‖y‖².
@@ -195,22 +99,22 @@ KRONLEARN_DEVICE float scale_and_split(float* sample, float scale) {
   return (energy[0] + energy[1]) + (energy[2] + energy[3]);
 }
 
-// Correlations of a warp's samples, of half of them at a time, on their way from the tensor cores to threads:
-// with four numbers more than needed, these do not meet in a bank. Codes come to the same place later.
+// Correlations of half of a warp's samples, on their way from the tensor cores to the threads; padding by four
+// numbers avoids bank conflicts. Codes overwrite them later.
 constexpr int kAtATime = 16, kCorrelationStride = kSize + 4;
 static_assert(4 * kAtATime * kCorrelationStride <= 2 * 32 * kCodeStride);
 
-// Multiplies by a factor's transpose on the tensor cores: large halves are one half of its rows, small ones the
-// other, of which all products but that of two small ones are added up.
+// Multiplies by the transpose of a factor on the tensor cores. Of the rows on the left, one half are the large
+// halves of the factor and the other the small ones; all products but that of two small halves are added up.
 class Factor {
  public:
-  // From (8, 8), the same in all warps; a lane has two entries of an atom.
+  // Takes an (8, 8) factor, the same in all warps; a lane has two entries of an atom.
   KRONLEARN_DEVICE explicit Factor(const float* factor)
       : own_(factor[threadIdx.x % 4 * 16 + threadIdx.x % 32 / 4],
              factor[threadIdx.x % 4 * 16 + threadIdx.x % 32 / 4 + 8]) {}
 
-  // From an (8, 8) matrix, the pair of rows 2 (lane % 4) of column lane / 4, two numbers of the product: row
-  // lane / 4, columns 2 (lane % 4).
+  // Takes, of an (8, 8) matrix, rows 2 (lane % 4) and the next of column lane / 4; returns two numbers of the
+  // product, row lane / 4, columns 2 (lane % 4) and the next.
   KRONLEARN_DEVICE float2 multiply(const SplitPair& pair) const { return multiply(pair.large, pair.small); }
   KRONLEARN_DEVICE float2 multiply(unsigned large, unsigned small) const {
     const unsigned a[4] = {own_.large, own_.small, own_.large, 0};
@@ -223,12 +127,12 @@ class Factor {
   const SplitPair own_;
 };
 
-// α = D_1ᵀ Y D_2 of the thread's own sample, from the split ones of its warp.
+// α = D_1ᵀ Y D_2 of the thread's own sample, from the split samples of its warp.
 KRONLEARN_DEVICE void correlate(const Factor& left, const Factor& right, const float* samples, float* exchange,
                                 float (&alpha)[8][8]) {
   constexpr int kTogether = 8;
   const int lane = threadIdx.x % 32;
-  // Of two samples at a time, rows of large halves and rows of small ones.
+  // A load takes two samples: the rows of large halves and the rows of small ones of each.
   const bool large = lane / 8 % 2 == 0;
   const float* rows = samples + lane / 16 * kStride + lane % 8 * 8 + (large == small_first(lane % 8) ? 4 : 0);
 #pragma unroll 1
@@ -263,7 +167,7 @@ KRONLEARN_DEVICE void correlate(const Factor& left, const Factor& right, const f
   }
 }
 
-// Below this energy halves hold less of a scaled sample than single precision does.
+// Below this energy, the halves of a scaled sample are less accurate than single precision.
 constexpr float kLeastOfHalves = 0.0625f;
 
 // The same from a sample that is not split.
@@ -285,8 +189,8 @@ KRONLEARN_DEVICE void correlate_slowly(const float* factors, const float* sample
   }
 }
 
-// A power of two that makes the largest entry of a sample 512 to 1024. Tiny samples stay smaller than that:
-// their energies would be none.
+// A power of two that scales the largest entry of a sample to 512 to 1024; limited, so that the energies of
+// tiny samples do not underflow after scaling back.
 KRONLEARN_DEVICE float own_scale(const float* sample) {
   float largest = 0;
 #pragma unroll 1
@@ -351,7 +255,7 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
     const float residual2 = threshold.residual2() * inverse * inverse;
     report(task, k, sample, threshold.nonzeros(), residual2);
     if (task.index) {
-      // Other warps' correlations may still be there.
+      // Correlations of other warps may still be in the outbox's memory.
       __syncthreads();
       int place = 0;
 #pragma unroll
@@ -379,9 +283,9 @@ KRONLEARN_DEVICE void code_and_sum_tiles(const Task<float>& task, const float* t
 
 }  // namespace kronlearn
 
-// Codes all samples of a task. Nothing is written to what is null: index, value, nonzeros and
-// residual2 in the task; sums, times the square of the task's scale, partial (blocks, 64, 64); counts,
-// partial_counts (blocks, 4). Without sums the scale may be zero: every sample has its own then.
+// Codes all samples of a task. Results whose pointer is null are not written: in the task index, value,
+// nonzeros and residual2; partial (blocks, 64, 64), the sums times the square of the task's scale;
+// partial_counts (blocks, 4). Without sums the scale may be zero: every sample then has a scale of its own.
 KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kThreads, kronlearn::kBlocksEach)
     code_and_sum(kronlearn::Task<float> task, const float* tables, float* partial,
                  double* partial_counts) {
@@ -389,7 +293,7 @@ KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kThreads, kronlearn::kBlocksE
   kronlearn::code_and_sum_tiles(task, tables, partial, partial_counts);
 }
 
-// Threads and bytes of dynamic shared memory per block of code_and_sum, and blocks per multiprocessor.
+// Reports threads and bytes of dynamic shared memory per block of code_and_sum, and blocks per multiprocessor.
 KRONLEARN_KERNEL void fused_needs(int* needs) {
   needs[0] = kronlearn::kThreads;
   needs[1] = kronlearn::kSharedBytes;

@@ -1,26 +1,25 @@
-// Tiles of 128 samples of 8 × 8 and their codes, ready for sums on the tensor cores, and S_xy = Σ x yᵀ of
-// them.
+// Tiles of 128 samples of 8 × 8 and their codes in half precision, and S_xy = Σ x yᵀ on the tensor cores.
 //
-// Sums are in half precision: codes are rounded to halves, 11 bits; samples are split into two of them, 22
-// bits. Both are multiplied by the task's scale before, and sums thus by its square. A sample whose entries
-// or whose code are larger than kLargestCode must not be in the sums: it is doubtful. Samples that are not
-// finite need cleared rows: zero times NaN would not be zero.
+// Codes are rounded to halves, 11 bits; samples are split into two halves, 22 bits. Both are multiplied by the
+// task's scale before, and sums thus by its square. A sample must not be in the sums if its entries or its code
+// exceed kLargestCode: it is doubtful. Rows of samples that are not finite must be set to zero, because zero
+// times NaN is not zero.
 #pragma once
 
 #include "instructions.cuh"
 
 namespace kronlearn {
 
-constexpr int kSide = 8, kSize = kSide * kSide;  // atoms and entries of a side, of both
+constexpr int kSide = 8, kSize = kSide * kSide;  // atoms and entries of a side, and of both sides
 constexpr int kTile = 128;
-// Numbers from one sample to the next in shared memory. With four more than needed, neither threads that read
-// four numbers of their own sample each nor the tensor cores' access to columns meet in a bank.
+// The distance between samples in shared memory. Padding by four numbers avoids bank conflicts, both of threads
+// that read four numbers of their own sample each and of the tensor cores reading columns.
 constexpr int kStride = kSize + 4;
 constexpr int kTileNumbers = kTile * kStride;
-// The same for codes, halves.
+// The same for codes, in halves.
 constexpr int kCodeStride = kSize + 8;
 constexpr int kCodeBytes = 2 * kTile * kCodeStride;
-// Halves end at 65504.
+// The largest half is 65504.
 constexpr float kLargestCode = 60000.0f;
 
 // ---------------------------------------------------------------- samples and codes as halves
@@ -29,14 +28,20 @@ struct alignas(16) FourWords {
   unsigned w[4];
 };
 
-// Eight numbers, as they are in shared memory.
+// Loads eight numbers from shared memory.
 KRONLEARN_DEVICE void load8(const float* p, float (&to)[8]) {
   const float4 a = *reinterpret_cast<const float4*>(p), b = *reinterpret_cast<const float4*>(p + 4);
   to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w;
   to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
 }
 
-// Two numbers as two large halves and the two small ones that these leave over.
+// Sets a sample to zero.
+KRONLEARN_DEVICE void clear_row(float* row) {
+#pragma unroll
+  for (int e = 0; e < kSize; e += 4) *reinterpret_cast<float4*>(row + e) = make_float4(0, 0, 0, 0);
+}
+
+// Two numbers as two large halves and two small ones, the remainders.
 struct SplitPair {
   unsigned large, small;
 
@@ -46,7 +51,7 @@ struct SplitPair {
   }
 };
 
-// Eight numbers become eight large halves and the eight small ones that the large leave over, in either order.
+// Stores eight numbers as eight large and eight small halves, in either order.
 KRONLEARN_DEVICE void store_split(float* p, const float (&y)[8], bool small_first = false) {
   FourWords large, small;
 #pragma unroll
@@ -66,14 +71,14 @@ KRONLEARN_DEVICE void split_eight(float* p, float scale) {
   store_split(p, y);
 }
 
-// Half of a sample in shared memory, part 0 or 1, times the scale, becomes halves in its own place. Threads
-// that do so for neighbouring samples do not meet in a bank.
+// Scales part 0 or 1 of a sample in shared memory and splits it into halves in place. Threads that do so for
+// neighbouring samples have no bank conflicts.
 KRONLEARN_DEVICE void split_row(float* row, float scale, int part) {
 #pragma unroll
   for (int c = 0; c < 4; ++c) split_eight(row + 8 * (c % 2 + 4 * (c / 2)) + 16 * part, scale);
 }
 
-// Rounds x, which the scale is in already, and returns what is in the sums.
+// Stores x, which is scaled already, rounded to a half; returns the rounded number, which the sums use.
 KRONLEARN_DEVICE float put_code(Half* row, int atom, float x) {
   const Half rounded = Half(to_halves(x, 0.0f));
   row[atom] = rounded;
@@ -93,11 +98,11 @@ class TileSums {
     for (int e = 0; e < 8; ++e) at(e / 4, e % 4) = make_float4(0, 0, 0, 0);
   }
 
-  // Tensor cores cut off what does not fit into their sums: these start anew with every tile.
+  // The tensor cores truncate sums, which therefore start at zero for every tile.
   KRONLEARN_DEVICE void add(const Half* codes, const float* samples) const {
     float tile[2][4][4] = {};
-    // Four matrices of 8 samples and 8 numbers are two of numbers by two of samples, in A the numbers first,
-    // in B the samples: so lie their parts in registers.
+    // Four matrices of 8 samples and 8 numbers form a 2 × 2 arrangement of samples and numbers. Their order in
+    // registers has numbers first in A, and samples first in B.
     const int lane = threadIdx.x % 32, inner = lane / 8 % 2 * 8, outer = lane / 16 * 8;
     const Half* rows = codes + (lane % 8 + outer) * kCodeStride + inner + first_row();
     const float* columns = samples + (lane % 8 + inner) * kStride + outer + first_column();
@@ -106,7 +111,7 @@ class TileSums {
       unsigned a[2][4];
 #pragma unroll
       for (int m = 0; m < 2; ++m) load_transposed(a[m], rows + k * kCodeStride + 16 * m);
-      // The large halves and the small ones of 16 columns, twice.
+      // Large and small halves of 16 columns, twice.
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         unsigned b[4];
@@ -118,7 +123,7 @@ class TileSums {
     keep(tile);
   }
 
-  // To (64, 64).
+  // Writes the sums to (64, 64).
   KRONLEARN_DEVICE void write(float* partial) const {
     const int lane = threadIdx.x % 32;
     partial += (first_row() + lane / 4) * kSize + first_column() + 2 * (lane % 4);
@@ -132,7 +137,7 @@ class TileSums {
   }
 
  private:
-  // 16 rows times two times 8 columns.
+  // Multiplies 16 rows by two times 8 columns.
   KRONLEARN_DEVICE static void multiply(float (&first)[4], float (&second)[4], const unsigned (&a)[4],
                                         const unsigned (&b)[4]) {
     multiply_halves(first, a, b[0], b[1]);

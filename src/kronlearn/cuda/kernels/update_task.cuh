@@ -1,26 +1,19 @@
-// What the kernels that update a dictionary of two like modes are given: KRONLEARN_M × KRONLEARN_M samples
-// and KRONLEARN_N × KRONLEARN_N atoms, both fixed when compiled.
+// The task of updating a dictionary of two equal modes: KRONLEARN_M × KRONLEARN_M samples and KRONLEARN_N ×
+// KRONLEARN_N atoms, both fixed at compile time.
 #pragma once
 
 #include "partials.cuh"
-
-#if !defined(KRONLEARN_M)
-#define KRONLEARN_M 8
-#endif
-#if !defined(KRONLEARN_N)
-#define KRONLEARN_N 8
-#endif
 
 namespace kronlearn::update {
 
 constexpr int kM = KRONLEARN_M, kN = KRONLEARN_N;
 static_assert((kM == 8 || kM == 16 || kM == 32) && (kN == 8 || kN == 16 || kN == 32));
-// 8 × 8 atoms of 8 × 8 samples have full moments, S_xx and S_xy, other ones P (n, n) and C (n, m) of one mode
-// after the other, a row of P and a row of C in turns.
+// 8 × 8 atoms of 8 × 8 samples have full moments, S_xx and S_xy; others have P (n, n) and C (n, m) of one mode
+// after the other, with a row of P followed by a row of C.
 constexpr bool kFull = kM == 8 && kN == 8;
 constexpr int kSize = 64 * 64;
 
-// Why an iteration has to be done again on the processor.
+// Reasons why the processor has to repeat an iteration.
 enum Flag {
   kUnsafePivot = 1,
   kUnusedAtoms = 2,
@@ -29,20 +22,20 @@ enum Flag {
 
 struct Update {
   int orthonormal;
-  int kept;       // iterations whose factors and numbers are kept
+  int kept;       // iterations whose results are kept
   int rows;       // blocks that have left sums
-  double factor;  // the inverse of what their sums are multiplied by
+  double factor;  // the inverse of the scale of these sums
   const float* partial;
   const double* partial_counts;
-  double* sums;           // of all
+  double* sums;           // totals
   double* counts;         // Σ‖y‖², Σ‖y − ŷ‖², Σ‖x‖², nonzeros
-  float* single_tables;   // as the struct Tables lays them out
+  float* single_tables;   // in the layout of the struct Tables
   double* double_tables;
   double* history;        // (kept, 3): Σ‖y − ŷ‖² and nonzeros of the codes, flags
   double* all_factors;    // (kept, 2 m n)
-  int* iteration;         // how many there have been
-  int* arrived;           // blocks; zero before and afterwards
-  int* stopped;           // not zero: nothing is to be done
+  int* iteration;         // number of iterations so far
+  int* arrived;           // counts blocks; zero before and after a launch
+  int* stopped;           // if not zero, kernels do nothing
   float* unscaled;        // the left factor (m, n) to which the codes belong, for the sums of the right mode
 };
 

@@ -1,31 +1,31 @@
-// New factors of two like modes: least squares or Procrustes, as updates.py has them, by one block and in
-// double precision. What it cannot do safely it leaves to the processor, and says so.
+// Updates of two equal modes by least squares or Procrustes, as in core/updates.py, by one block and in double
+// precision. What cannot be done safely is left to the processor, by a flag.
 #pragma once
 
 #include "update_task.cuh"
 
 namespace kronlearn::update {
 
-// Pivots below this fraction of the largest are not safe to divide by.
+// If a pivot is below this fraction of the largest, dividing by it is not safe.
 constexpr double kSafePivot = 1e-6;
-// Threads that work on the same atom, and numbers from one atom to the next.
+// Threads that work on the same atom, and the distance between atoms.
 constexpr int kOfAtom = kBlock / kN, kRow = kM + 1;
 constexpr int kColumns = kN + kM;
-// Numbers of a row of the equations that a thread has.
+// Numbers of a row of the system that a thread holds.
 constexpr int kEach = (kColumns + kOfAtom - 1) / kOfAtom;
 
 struct Memory {
-  double system[kN * kColumns];  // P and C, then P and C − P Dᵀ, a row of each in turns
-  double pivots[2][2 * kColumns];  // two rows; the next two while some threads still read these
+  double system[kN * kColumns];  // P and C, then P and C − P Dᵀ, with a row of each in turn
+  double pivots[2][2 * kColumns];  // two rows, and the next two while some threads still read these
   double moments[kFull ? 2 * kSize : 2];  // S_xx and S_xy
   double atoms[2][kN * kRow];             // the left and the right ones, as rows
-  double unscaled[kN * kRow];             // a mode's new atoms before they are made of unit norm
+  double unscaled[kN * kRow];             // a mode's new atoms before normalisation
   double gram[kN * kN];
   double counts[4];
   int iteration, flag;
 };
 
-// 1 / x and 1 / √x, in fewer steps than those that are right to the last bit.
+// Reciprocal and reciprocal root, correct except for the last bits, in fewer steps than the exact ones.
 KRONLEARN_DEVICE double reciprocal(double x) {
   const double y = quick_reciprocal(x), missing = fma(-x, y, 1.0);
   return fma(y, fma(missing, missing, missing), y);
@@ -37,7 +37,7 @@ KRONLEARN_DEVICE double reciprocal_root(double x) {
   return fma(y, fma(-half * y, y, 0.5), y);
 }
 
-// What a thread reads of the state before an update. That comes while others still add up.
+// The state before an update. A thread reads its part of it while other blocks still add up sums.
 struct Before {
   static constexpr int kOwn = (2 * kM * kN + kBlock - 1) / kBlock;
   bool stopped;
@@ -67,7 +67,7 @@ class Updater {
     if (threadIdx.x == 0) m_.iteration = before.iteration, m_.flag = 0;
   }
 
-  // Reads so many sums and, so that finish() does not have to wait for them, the counts.
+  // Reads the sums and also the counts, so that finish() does not have to wait for them.
   template <int kLoads>
   KRONLEARN_DEVICE void read_sums(int numbers, double* to) const {
     const double count = threadIdx.x < 4 ? fresh(u_.counts + threadIdx.x) : 0.0;
@@ -82,7 +82,7 @@ class Updater {
     if (threadIdx.x < kN && m_.system[threadIdx.x * (kColumns + 1)] == 0.0) m_.flag = kUnusedAtoms;
   }
 
-  // Finds a mode's new atoms, unscaled; false if that is not safe.
+  // Computes a mode's new atoms, unscaled; returns false if that is not safe.
   KRONLEARN_DEVICE bool solve(int mode) const {
     __syncthreads();
     if (m_.flag) return false;
@@ -96,8 +96,8 @@ class Updater {
     return true;
   }
 
-  // The new atoms of unit norm with their largest entries positive; those that are zero or not finite stay
-  // what they were.
+  // Scales the new atoms to unit norm, with their largest entries positive. Atoms that would be zero or not
+  // finite keep their old values.
   KRONLEARN_DEVICE void adopt(int mode) const {
     const int i = threadIdx.x / kOfAtom, part = threadIdx.x % kOfAtom;
     double* d = m_.atoms[mode] + i * kRow;
@@ -127,7 +127,7 @@ class Updater {
     __syncthreads();
   }
 
-  // Writes a mode's tables; leaves its Gram matrix.
+  // Writes a mode's tables; leaves its Gram matrix in memory.
   KRONLEARN_DEVICE void write_tables(int mode) const {
     gram_of(m_.atoms[mode]);
     const double* d = m_.atoms[mode];
@@ -140,7 +140,7 @@ class Updater {
     for (int e = threadIdx.x; e < kN * kN; e += kBlock) put(4 * kM * kN + mode * kN * kN + e, m_.gram[e]);
   }
 
-  // Says what was made.
+  // Records the results of the iteration.
   KRONLEARN_DEVICE void finish() const {
     __syncthreads();
     const int row = m_.iteration % u_.kept;
@@ -175,7 +175,7 @@ class Updater {
   }
 
  private:
-  // The system P S = C − P Dᵀ, from P and C.
+  // Sets up the system P S = C − P Dᵀ from P and C.
   KRONLEARN_DEVICE void set_up(int mode) const {
     constexpr int kStep = kBlock / kM < kN ? kBlock / kM : kN, kRows = kN / kStep;
     const int r = threadIdx.x % kM, first = threadIdx.x / kM;
@@ -197,9 +197,9 @@ class Updater {
     __syncthreads();
   }
 
-  // Gauss's and Jordan's elimination, two pivots at a time; unscaled becomes d + S. P is symmetric and positive
-  // definite, or else a pivot says so. Threads keep their numbers of a row: only the rows of the pivots go
-  // through memory.
+  // Gauss–Jordan elimination, two pivots at a time; unscaled becomes d + S. P is symmetric, and the pivots tell
+  // whether it is positive definite. Threads keep their numbers of a row in registers; only the rows of the
+  // pivots go through memory.
   KRONLEARN_DEVICE bool eliminate(const double* d) const {
     const int i = threadIdx.x / kOfAtom, part = threadIdx.x % kOfAtom;
     const int first_lane = threadIdx.x % 32 / kOfAtom * kOfAtom;
@@ -220,14 +220,14 @@ class Updater {
         const double x = __shfl_sync(kWholeWarp, own[j], first_lane + q);
         const double y = __shfl_sync(kWholeWarp, own[j], first_lane + q + 1);
         __syncthreads();
-        // The rows' two pivots are a and what is left of b.
+        // The two pivots are a and what elimination leaves of b.
         const double a = row[k], b = next[k + 1], both = next[k], determinant = fma(a, b, -both * both);
         const double inverse = reciprocal(determinant), left = determinant * reciprocal(a);
         const double larger = a > left ? a : left, smaller = a > left ? left : a;
         most = larger > most ? larger : most;
         least = k == 0 || smaller < least ? smaller : least;
         safe = safe && a > 0.0 && determinant > 0.0;
-        // How much of both rows is added to this one, or becomes it.
+        // The multiples of both rows that are added to this row or replace it.
         const bool is_first = i == k, is_next = i == k + 1;
         const double of_row = is_first ? b : is_next ? -both : fma(y, both, -x * b);
         const double of_next = is_first ? -both : is_next ? a : fma(x, both, -y * a);
@@ -269,8 +269,20 @@ KRONLEARN_DEVICE Memory& memory() {
   return *reinterpret_cast<Memory*>(bytes);
 }
 
-// Makes the tables of the factors that stand at their beginning, as an update would.
-KRONLEARN_DEVICE void tabulate_factors(const Update& u) {
+// Adds up the sums that blocks have left, and their counts after a pass of coding. Returns true in the block
+// that finishes last, which continues.
+KRONLEARN_DEVICE bool add_up(const Update& u, int numbers, bool of_coding) {
+  const Partials partials{u.partial, of_coding ? u.partial_counts : nullptr, u.rows, u.factor, nullptr,
+                          nullptr};
+  add_partials(partials, numbers, u.sums, u.counts);
+  return is_last_block(u.arrived, int(gridDim.x));
+}
+
+}  // namespace kronlearn::update
+
+// Makes the tables of the factors at the beginning of double_tables. For a single block.
+KRONLEARN_KERNEL void __launch_bounds__(kronlearn::kBlock, 1) tabulate(kronlearn::update::Update u) {
+  using namespace kronlearn::update;
   const Updater updater(u, memory());
   updater.begin(Before(u));
   __syncthreads();
@@ -280,12 +292,5 @@ KRONLEARN_DEVICE void tabulate_factors(const Update& u) {
   }
 }
 
-// Adds up what blocks have left, with counts if they have coded; true in the last block, which is to go on.
-KRONLEARN_DEVICE bool add_up(const Update& u, int numbers, bool of_coding) {
-  const Partials partials{u.partial, of_coding ? u.partial_counts : nullptr, u.rows, u.factor, nullptr,
-                          nullptr};
-  add_partials(partials, numbers, u.sums, u.counts);
-  return is_last_block(u.arrived, int(gridDim.x));
-}
-
-}  // namespace kronlearn::update
+// Reports the bytes of dynamic shared memory that all kernels need.
+KRONLEARN_KERNEL void update_needs(int* bytes) { *bytes = int(sizeof(kronlearn::update::Memory)); }

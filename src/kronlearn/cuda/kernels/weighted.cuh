@@ -1,5 +1,5 @@
-// Pursuit for samples with a weight per entry: min Σ w (y − Dx)², zero weight where a pixel is missing. The
-// selected atoms √w∘d are orthonormalised in sample space, as native/pursuit/weighted.hpp has it.
+// Pursuit for samples with a weight per entry: min Σ w (y − Dx)², with zero weight for missing entries. The
+// selected atoms √w∘d are orthonormalised in sample space, as in native/pursuit/weighted.hpp.
 #pragma once
 
 #include "code.cuh"
@@ -16,7 +16,7 @@ struct WeightedScratch {
   T* correlate;
 };
 
-// z holds √w∘y. Returns whether single precision is in doubt.
+// z holds √w∘y on entry. Returns whether single precision is in doubt.
 template <class T>
 KRONLEARN_DEVICE bool pursue_weighted(Team team, const Shape& s, const Tables<T>& tables, bool ols,
                                       const WeightedScratch<T>& k, T energy, T tol2, int width,

@@ -1,4 +1,4 @@
-"""Runs the quick kernels of GPUs on the processor, by emulation, and says what they should do."""
+"""Run the specialised kernels emulated on the processor, and compute what they should give."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ import kronlearn as kl
 import reference
 from emulated_gpu import EmulatedGpu, aligned
 from kronlearn.core.coder import Coder
-from kronlearn.cuda.quick import LaneKernels, TileKernels
+from kronlearn.cuda.specialised import LaneKernels, TileKernels
+from kronlearn.cuda.structs import METHODS, new_task
 from kronlearn.cuda.tables import Tables
-from kronlearn.cuda.tasks import METHODS, new_task
 
 #: Entries and atoms of a side, nonzeros, method.
 Case = tuple[int, int, int, str]
 NO_BAD_SAMPLE = 1 << 62
 UNTOUCHED = 99
 GPU = EmulatedGpu()
-# The blocks of a run, and the warps of one with several lanes per sample.
+# The number of blocks of a run, and of warps per block of LaneKernels.
 GRID, WARPS = 2, 2
 
 
 def is_tiled(case: Case) -> bool:
-    """Whether 8 × 8 atoms have full moments, in place of sums of one mode after the other."""
+    """Whether TileKernels run the case, which leave full moments instead of sums of one mode."""
     return case[:2] == (8, 8)
 
 
 def kernels(case: Case) -> Any:
-    """The kernels of a case, compiled for so many nonzeros."""
+    """The kernels of a case."""
     m, n, width, method = case
     coder, gpu = Coder(method, width), GPU
     return TileKernels(gpu, coder) if is_tiled(case) else LaneKernels(gpu, m, n, coder)  # type: ignore[arg-type]
 
 
 def scale_of(Y):
-    """A power of two: times it, no entry that is not far too large is above 1024."""
+    """A power of two that scales all entries to at most 1024, except those that are too large."""
     largest = np.abs(Y[np.abs(Y) < 1e15], dtype=np.float64).max(initial=0.0)
     return 2.0 ** np.floor(np.log2(1024.0 / largest)) if largest else 1.0
 
 
 @dataclass
 class Run:
-    """Samples (N, m, m), and what kernels make of them.
+    """Samples (N, m, m) and their codes and sums, as the kernels compute them.
 
-    ``sure`` are the samples that were coded, and not left to double precision; ``sums`` are
-    ``Σ x xᵀ`` and ``Σ x yᵀ``, or ``P`` and ``C`` of the left mode, of the factors as they were.
+    ``sure`` tells which samples were coded, and not left to double precision. ``sums`` are
+    ``Σ x xᵀ`` and ``Σ x yᵀ``, or ``P`` and ``C`` of the left mode, for the factors as given.
     """
 
     case: Case
@@ -88,8 +88,8 @@ class Run:
         _, _, width, method = self.case
         left_out = set() if self.lists_doubtful else {"doubtful", "doubtful_count"}
         left_out |= set() if self.codes else {"index", "value", "nonzeros", "residual2"}
-        named = self.arrays.items()
         return new_task(
+            GPU,
             shape=self.tables.shape,
             method=METHODS[method],
             width=width,
@@ -97,20 +97,20 @@ class Run:
             tol=-1.0 if self.tol is None or np.ndim(self.tol) else self.tol,
             first=1000,
             scale=self.scale,
-            **{name: array.ctypes.data for name, array in named if name not in left_out},
+            **{name: array for name, array in self.arrays.items() if name not in left_out},
         )
 
     def _code(self) -> None:
-        """Code all samples, in blocks that take turns."""
+        """Code all samples, with the blocks of the grid one after the other."""
         tables = aligned(self.tables.numbers.astype(np.float32))
         counts, partial = np.full((GRID, 4), np.nan), self._partial()
         arrays = (partial, counts) if self.summed else (None, None)
         if is_tiled(self.case):
-            made = kernels(self.case)
-            given = self.task, tables, *arrays
-            made.launch("code_and_sum", GRID, made.threads, made.shared_bytes, *given)
+            tiles = kernels(self.case)
+            settings = tiles.threads, tiles.shared_bytes
+            self._launch("code_and_sum", *settings, tables, *arrays)
         else:
-            self._launch("code_and_sum_left", 0, tables, *arrays)
+            self._launch_lanes("code_and_sum_left", 0, tables, *arrays)
         self.partial, self.counts = partial, counts.sum(axis=0)
         self.sure = np.ones(len(self.Y), bool)
         self.sure[self.arrays["doubtful"][: self.arrays["doubtful_count"][0]]] = False
@@ -118,7 +118,7 @@ class Run:
             self._check_written()
 
     def _check_written(self) -> None:
-        """Entries ascend, unused ones are zero, and nothing is written for doubtful samples."""
+        """Indices ascend, unused entries are zero, and nothing is written for doubtful samples."""
         index, value = self.arrays["index"], self.arrays["value"]
         unused = np.arange(index.shape[1]) >= self.nonzeros[:, None]
         for k in np.flatnonzero(self.sure):
@@ -140,7 +140,7 @@ class Run:
 
     @property
     def dense(self) -> np.ndarray:
-        """Dense codes, zero where there are none."""
+        """Dense codes, zero for doubtful samples."""
         X = np.zeros((len(self.Y), self.case[1] ** 2), np.float32)
         for k in np.flatnonzero(self.sure & (self.nonzeros != UNTOUCHED)):
             s = self.nonzeros[k]
@@ -160,17 +160,21 @@ class Run:
         return xx, total[-1] / norms[:, None]
 
     def sums_right(self, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """``P`` and ``C`` of the right mode over written codes, those of doubtful samples zero."""
+        """``P`` and ``C`` of the right mode; the codes of doubtful samples are set to zero."""
         self.arrays["index"][~self.sure] = self.arrays["value"][~self.sure] = 0
         partial = self._partial()
-        self._launch("sum_right", 1, np.ascontiguousarray(factor, np.float32), partial)
+        self._launch_lanes("sum_right", 1, np.ascontiguousarray(factor, np.float32), partial)
         total = partial.sum(axis=0, dtype=np.float64)
         return total[:, : self.case[1]], total[:, self.case[1] :]
 
-    def _launch(self, kernel: str, which: int, *arguments: Any) -> None:
-        made = kernels(self.case)
-        _, fixed, each = made.needs[which]
-        made.launch(kernel, GRID, 32 * WARPS, fixed + WARPS * each, self.task, *arguments)
+    def _launch_lanes(self, kernel: str, which: int, *arguments: Any) -> None:
+        _, of_block, of_warp = kernels(self.case).needs[which]
+        self._launch(kernel, 32 * WARPS, of_block + WARPS * of_warp, *arguments)
+
+    def _launch(self, kernel: str, threads: int, shared: int, *arguments: Any) -> None:
+        file, options = kernels(self.case).file, kernels(self.case).options
+        settings = {"options": options, "shared": shared}
+        GPU.launch_blocks(file, kernel, GRID, threads, self.task, *arguments, **settings)
 
     def _partial(self) -> np.ndarray:
         m, n, _, method = self.case
@@ -178,12 +182,12 @@ class Run:
         return np.full((GRID, *(tiled if is_tiled(self.case) else (n, n + m))), np.nan, np.float32)
 
     def check_sums(self, rows: Any = None) -> None:
-        """Compare sums of these samples, by default of those that are sure, with float64 ones."""
+        """Compare the sums with float64 ones of these samples, by default of the sure ones."""
         n, rows = self.case[1], self.sure if rows is None else rows
         Y, X = self.Y[rows].astype(np.float64), self.dense[rows]
         counted = X
         if is_tiled(self.case):
-            # Codes as the tensor cores are given them.
+            # Codes as rounded for the tensor cores.
             halves = (X * self.scale).astype(np.float16).astype(np.float64) / self.scale
             xx, xy = self.sums
             assert_near(xy, halves.T @ Y.reshape(-1, 64), 2e-6)
@@ -209,7 +213,7 @@ def assert_near(found, expected, tolerance):
 
 
 def check_mode_sums(sums, X, Y, factor):
-    """Against sums in float64, of Z = X Fᵀ itself and of Z as the tensor cores are given it."""
+    """Compare with sums in float64, of Z = X Fᵀ itself and of Z as rounded for the tensor cores."""
     exact = X.astype(np.float64) @ factor.astype(np.float64).T
     Z = np.zeros(exact.shape, np.float32)
     for j, atom in enumerate(factor.astype(np.float32).astype(np.float64).T):
@@ -221,7 +225,7 @@ def check_mode_sums(sums, X, Y, factor):
 
 
 def general_factors(rng, case):
-    """Two factors of unit norm that are far from orthogonal; orthonormal ones for thresholds."""
+    """Two factors of unit norm, far from orthogonal; for thresholds, orthonormal ones."""
     m, n, _, method = case
     if method == "threshold":
         return orthonormal_factors(rng)
@@ -254,7 +258,7 @@ def all_kinds(rng, factors, count):
 
 
 def leads(Y, factors, case):
-    """How clearly the atoms win: the least lead over the next, relative to the sample."""
+    """The smallest lead of a selected atom over the next best one, relative to the sample."""
     _, _, width, method = case
     D, flat = reference.dense(factors), Y.reshape(len(Y), -1).astype(np.float64)
     if method == "threshold":
@@ -292,7 +296,7 @@ def residual_norms(Y, factors, X):
 
 
 def same_supports(A, B, Y):
-    """Where codes use the same atoms, but for coefficients that are rounding."""
+    """Where codes use the same atoms, apart from coefficients at the level of rounding."""
     least = 1e-5 * sizes_of(Y)[:, None]
     return ((np.abs(A) > least) == (np.abs(B) > least)).all(axis=1)
 

@@ -1,7 +1,7 @@
-"""The quick kernels of GPUs, run on the processor by tests/cuda_emulation.hpp.
+"""The specialised kernels, emulated on the processor by tests/cuda_emulation.hpp.
 
-They code samples and add up moments at once: of 8 × 8 atoms full ones, of 16 × 16 and 32 × 32 atoms
-those of one mode. They must agree with ``sparse_code`` and with sums in float64.
+They code samples and add up moments in one go: full moments for 8 × 8 atoms, those of one mode for
+16 × 16 and 32 × 32 atoms. They must agree with ``sparse_code`` and with sums in float64.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quick_kernels import (
+from reference import dense
+from specialised_kernels import (
     UNTOUCHED,
     Run,
     all_kinds,
@@ -23,7 +24,6 @@ from quick_kernels import (
     same_supports,
     sizes_of,
 )
-from reference import dense
 
 
 def slow(*case):
@@ -47,7 +47,7 @@ def test_codes_and_sums_agree_with_the_processor(rng, case):
     assert not run.sure[(size > 0) & (size < 1e-18)].any()
     assert run.sure[size == 0].all()
     assert (run.nonzeros[run.sure] <= width).all()
-    # Of exactly sparse samples OLS leaves the choice of the atom after the last to rounding.
+    # For exactly sparse samples, rounding decides which atom OLS selects after the last one.
     most = {"omp": 0.9, "ols": 0.6, "threshold": 0.95}[method]
     assert run.sure.sum() > (most if width < 8 else 0.5) * len(Y)
     clear = run.sure & (leads(Y, factors, case) > 3e-6)
@@ -113,7 +113,7 @@ def test_atoms_that_are_nearly_the_same_are_left_to_double_or_left_out(rng, case
     factors = general_factors(rng, case)
     first, aside = np.linalg.qr(rng.standard_normal((8, 2)))[0].T
     factors[0][:, 3], factors[0][:, 7] = first, np.cos(0.01) * first + np.sin(0.01) * aside
-    # Its second part is in the direction in which the two differ: OLS takes both.
+    # The second part of y is in the direction in which the two atoms differ: OLS selects both.
     y = np.outer(10.0 * first + 2.0 * aside, factors[1][:, 5])
     Y = np.stack([y, np.outer(factors[0][:, 1], factors[1][:, 2]), y]).astype(np.float32)
     run = Run(case, Y, factors, lists_doubtful=listed)
@@ -124,7 +124,7 @@ def test_atoms_that_are_nearly_the_same_are_left_to_double_or_left_out(rng, case
         assert (run.residual2[[0, 2]] > 3).all()
 
 
-def test_thresholds_leave_to_double_precision_what_halves_cannot_hold(rng):
+def test_thresholds_leave_samples_that_halves_cannot_hold_to_double_precision(rng):
     Y = rng.standard_normal((140, 8, 8)).astype(np.float32)
     Y[[5, 130]] *= 1e4
     run = Run(FEW, Y, orthonormal_factors(rng), scale=256.0)
@@ -154,7 +154,7 @@ def test_bad_samples_are_reported_and_contribute_nothing(rng, case):
 
 @pytest.mark.parametrize("case", [OMP, LONG, FEW, LARGE, MIDDLE], ids=str)
 def test_of_equal_correlations_the_first_atom_wins(rng, case):
-    # Entries of equal magnitude: with unit vectors for atoms, correlations are those exactly.
+    # With unit vectors as atoms, correlations are exactly the entries, many of equal magnitude.
     m, _, width, _ = case
     Y = rng.choice(np.array([-2.0, -1.0, 0.0, 1.0, 2.0], np.float32), (40 if m == 8 else 11, m, m))
     run = Run(case, Y, [np.eye(m, dtype=np.float32)] * 2)
@@ -180,11 +180,11 @@ def test_of_duplicate_atoms_only_the_first_is_used_and_none_that_is_zero(rng, ca
 
 
 @pytest.mark.parametrize("case", [slow(8, 8, 1, "threshold"), FEW, MOST], ids=str)
-def test_thresholds_tell_apart_what_is_equal_in_half_precision(rng, case):
+def test_thresholds_distinguish_magnitudes_that_are_equal_in_half_precision(rng, case):
     width = case[2]
     Y = (1.0 + 1e-5 * rng.integers(0, 40, (60, 8, 8))) * rng.choice([-1.0, 1.0], (60, 8, 8))
     Y[::3] *= rng.uniform(0.5, 1.5, (20, 8, 8))
-    Y[1] *= 1e-9  # no half is as small as this, beside the others
+    Y[1] *= 1e-9  # underflows in half precision, relative to the others
     Y = Y.astype(np.float32)
     run = Run(case, Y, [np.eye(8, dtype=np.float32)] * 2)
     for y, x, residual2 in zip(Y.reshape(60, 64), run.dense, run.residual2, strict=True):
@@ -196,7 +196,7 @@ def test_thresholds_tell_apart_what_is_equal_in_half_precision(rng, case):
 
 
 @pytest.mark.parametrize("case", [FEW, SMALL], ids=str)
-def test_nothing_is_done_once_an_iteration_went_wrong(rng, case):
+def test_kernels_do_nothing_after_a_failed_iteration(rng, case):
     factors = general_factors(rng, case)
     run = Run(case, all_kinds(rng, factors, 13), factors, stopped=True)
     assert np.isnan(run.partial).all()
@@ -237,7 +237,7 @@ def test_codes_and_sums_are_of_the_factors_as_given(rng, case):
 def test_blocks_fit_a_multiprocessor(case):
     made = kernels(case)
     if is_tiled(case):
-        # 228 KB, of which every block takes 1 KB for itself.
+        # A multiprocessor has 228 KB, of which the system takes 1 KB per block.
         assert made.most_blocks >= 2
         assert made.most_blocks * (made.shared_bytes + 1024) <= 228 * 1024
         assert made.most_blocks * made.threads <= 2048
