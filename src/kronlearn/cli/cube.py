@@ -179,7 +179,7 @@ def denoise(
         Literal["default", "fast"],
         typer.Option(
             metavar="NAME",
-            help="default, or fast (a tenth of the time, up to 0.4 dB less accurate).",
+            help="default, or fast (a third of the time, up to 0.2 dB less accurate).",
         ),
     ] = "default",
     dtype: Annotated[

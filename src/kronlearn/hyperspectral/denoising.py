@@ -116,8 +116,8 @@ def denoise(
         The dtype of the result; by default that of the cube, to which results are rounded if it is
         an integer type.
     quality : {"default", "fast"}, default "default"
-        "fast" uses fewer, smaller groups and filters them once: a tenth of the time, and up to
-        0.4 dB worse.
+        "fast" uses fewer, smaller groups and filters them once: a third of the time or less,
+        and up to 0.2 dB worse.
     artefacts : bool, default False
         First remove the offsets of stripes (columns or rows of single bands), and fill in impulses,
         dead pixels and dead lines, which are found because other bands contradict them. With fewer

@@ -26,7 +26,7 @@ _QUICK = GroupFilter(16, 81, candidates=441, overlap=0.9)
 #: How much work each quality does.
 EFFORTS = {
     "default": Effort(
-        2, GroupFilter(16, 121, overlap=0.7), GroupFilter(24, 81, overlap=0.7), feedback=0.3
+        2, GroupFilter(16, 121, overlap=0.7), GroupFilter(24, 81, overlap=0.7), feedback=0.8
     ),
     "fast": Effort(1, _QUICK, _QUICK),
 }
