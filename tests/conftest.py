@@ -34,6 +34,8 @@ settings.load_profile("kronlearn")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep compiled kernels where pytest is told to keep things, if it is."""
+    if not config.pluginmanager.hasplugin("cacheprovider"):
+        return
     folder = config.getini("cache_dir")
     if folder != ".pytest_cache":
         emulated_gpu.CACHE = config.rootpath / folder / "kernels"

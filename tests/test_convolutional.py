@@ -437,7 +437,7 @@ def test_bad_parameters_are_refused(parameters, text):
     ("images", "text"),
     [
         ([], "There are no images"),
-        ([[[1], [2, 3]]], "has rows of different lengths"),
+        ([[[1], [2, 3]]], "has parts of different shapes"),
         (GOOD, "need images with 3 axes, one of which is channel_axis=2; the image has shape"),
     ],
 )
@@ -463,6 +463,7 @@ def test_bad_factors_are_refused(rng):
         ([np.eye(3)], "round", "does not exist"),
         ([np.zeros((3, 2))], "kronecker", "finite and nonzero"),
         ([np.ones(3)], "dense", "one array"),
+        ([np.eye(3), 1j * np.eye(3)], "kronecker", r"factors\[1\] has dtype complex128"),
     ):
         with pytest.raises(ValueError, match=text):
             ConvolutionalDictionary(factors, structure)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kronlearn.convolutional.factors import combined, normalised
+from kronlearn.core.numbers import real_array
 from kronlearn.io.model_files import ModelFileError, read_file, write_file
 from kronlearn.io.stored import wrap_errors
 
@@ -64,7 +65,10 @@ class ConvolutionalDictionary:
                 f"structure={structure!r} does not exist; choose one of {', '.join(STRUCTURES)}."
             )
         self.structure, self.has_channels = structure, bool(has_channels)
-        arrays = [np.array(factor, dtype=np.float64, order="C") for factor in factors]
+        arrays = [
+            np.array(real_array(factor, f"factors[{k}]"), dtype=np.float64, order="C")
+            for k, factor in enumerate(factors)
+        ]
         _check_shapes(arrays, structure)
         self.factors = tuple(normalised(array, structure) for array in arrays)
         if has_channels and len(self.filter_shape) < 2:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from kronlearn import _native
 from kronlearn.convolutional.filters import ConvolutionalDictionary
 from kronlearn.core.instruction_sets import instruction_set
+from kronlearn.core.numbers import real_array
 
 __all__ = ["Codes", "Images", "PaddedImage", "number_of_channels", "padded_images", "scale_of"]
 __all__ += ["synthesize"]
@@ -97,7 +98,7 @@ def padded_images(
 
 def number_of_channels(images: Any, channel_axis: int, filter_shape: tuple[int, ...]) -> int:
     """The number of channels of the first image, for filters of a shape without channels."""
-    shape, n_axes = _real_array(_as_list(images)[0], "The image").shape, len(filter_shape) + 1
+    shape, n_axes = real_array(_as_list(images)[0], "The image").shape, len(filter_shape) + 1
     if len(shape) != n_axes or channel_axis not in range(-n_axes, n_axes):
         raise ValueError(
             f"Filters of shape {filter_shape} and channels need images with {n_axes} axes, one of "
@@ -130,7 +131,9 @@ def _padded(
     filter_shape: tuple[int, ...],
     channel_axis: int | None,
 ) -> PaddedImage:
-    array = _real_array(image, name)
+    if np.ma.is_masked(image):
+        raise ValueError(f"{name} is a masked array; pass image.filled(0) and mask=image.mask.")
+    array = real_array(image, name)
     n_axes = len(filter_shape)
     if array.ndim != n_axes:
         hint = ", channels included" if channel_axis is not None else ""
@@ -171,19 +174,6 @@ def _padded(
     if np.abs(pixels).max() > np.finfo(np.float32).max:
         raise ValueError(f"{name} has values too large for single precision.")
     return PaddedImage(pixels.astype(np.float32), np.pad(known.astype(np.float32), border))
-
-
-def _real_array(image: ArrayLike, name: str) -> NDArray[Any]:
-    """Convert an image to an array of real numbers, or raise."""
-    if isinstance(image, np.ma.MaskedArray) and np.ma.is_masked(image):
-        raise ValueError(f"{name} is a masked array; pass image.filled(0) and mask=image.mask.")
-    try:
-        array = np.asarray(image)
-    except ValueError:
-        raise ValueError(f"{name} has rows of different lengths.") from None
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name} has dtype {array.dtype}; pass real numbers.")
-    return array
 
 
 def _checked_mask(

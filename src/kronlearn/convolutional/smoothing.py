@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.fft import dctn, idctn
 
+from kronlearn.core.numbers import real_array
 from kronlearn.parameters import check_number
 
 __all__ = ["lowpass"]
@@ -41,15 +42,11 @@ def lowpass(
     >>> bool(np.abs(lowpass(ramp) - ramp).max() < 0.05)
     True
     """
-    array = np.asarray(image)
-    if np.ma.is_masked(image):
-        raise ValueError("image is a masked array; fill in missing pixels first.")
+    array = real_array(image, "image")
     if channel_axis is not None and not -array.ndim <= channel_axis < array.ndim:
         raise ValueError(
             f"channel_axis={channel_axis} is not an axis of an image of shape {array.shape}."
         )
-    if array.dtype.kind not in "fiub":
-        raise TypeError(f"image has dtype {array.dtype}; pass real numbers.")
     if array.size == 0 or not np.isfinite(array).all():
         raise ValueError("image must be finite and not empty; fill in missing pixels first.")
     check_number("strength", strength, "[0, inf)")
