@@ -719,11 +719,12 @@ def test_pixels_that_are_not_finite_are_refused(sigma, value):
         (np.ones((9, 9), bool), "bool.*astype"),
         (np.ones((9, 9), complex), "complex128"),
         (np.ones((9, 9), object), "object"),
-        ("image.png", "dtype"),
+        ("image.png", "the path 'image.png'; read it first"),
+        (Path("image.png"), "the path 'image.png'; read it first"),
         (np.zeros((0, 5)), r"\(0, 5\).*no pixels"),
         (3.0, "no pixels"),
     ],
-    ids=["bool", "complex", "object", "string", "empty", "number"],
+    ids=["bool", "complex", "object", "string", "path", "empty", "number"],
 )
 def test_input_that_is_not_an_image_is_refused(image, words):
     for function in (denoise, kl.images.estimate_sigma, inpaint):

@@ -6,6 +6,7 @@ import numbers
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,8 @@ def to_channels(image: ArrayLike, channel_axis: int | None, gpu: Gpu | None = No
         return _channels(adopted(gpu.xp, image), channel_axis)
     if isinstance(image, np.ma.MaskedArray) and np.ma.is_masked(image):
         raise ValueError("image is a masked array; pass image.filled(0), and mask=image.mask.")
+    if isinstance(image, str | PathLike):
+        raise ValueError(f"image is the path {str(image)!r}; read it first (skimage.io.imread).")
     if getattr(image, "requires_grad", False):
         image = image.detach()  # type: ignore[union-attr]
     channels = _channels(np.asarray(image), channel_axis)
