@@ -761,6 +761,7 @@ BAD_OPTIONS = [
     ({"stride": 9}, ValueError, "stride"),
     ({"channel_axis": 2}, ValueError, "channel_axis=2"),
     ({"channel_axis": 1.5}, (TypeError, ValueError), "channel_axis=1.5"),
+    ({"channel_axis": True}, ValueError, "channel_axis=True does not exist"),
     ({"method": "lasso"}, ValueError, "method='lasso'.*(ols.*omp|omp.*ols)"),
     ({"method": "threshold"}, ValueError, "threshold.*orthonormal"),
     ({"max_iter": 0}, ValueError, "max_iter=0"),

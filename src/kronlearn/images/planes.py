@@ -73,7 +73,9 @@ def _channels(array: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
         hint = " (a boolean one as image.astype(float))" if array.dtype.kind == "b" else ""
         raise ValueError(f"image has dtype {array.dtype}; pass integers or floats{hint}.")
     axis_exists = channel_axis is None or (
-        isinstance(channel_axis, numbers.Integral) and -array.ndim <= channel_axis < array.ndim
+        isinstance(channel_axis, numbers.Integral)
+        and not isinstance(channel_axis, bool)
+        and -array.ndim <= channel_axis < array.ndim
     )
     if not axis_exists:
         raise ValueError(
