@@ -76,7 +76,7 @@ def loading(monkeypatch):
 
 def test_the_version_and_the_commands_are_printed():
     assert succeeds("--version").stdout == f"kronlearn {kl.__version__}\n"
-    for arguments in ([], ["--help"]):
+    for arguments in ([], ["--help"], ["-h"]):
         text = succeeds(*arguments).stdout
         assert all(f"  {name}  " in text for name in cli.COMMANDS)
 
@@ -112,6 +112,7 @@ def test_the_help_shows_no_types_and_whole_sentences():
     for names, text in pages.items():
         assert not re.search(r"<[\w\[\]]+>|[{}]|default:\s+\(", text), names
         assert "--help" in text[text.index("Options:") :]
+        assert succeeds(*names, "-h").stdout == text
     for name, line in cli.COMMANDS.items():
         assert pages[name,].splitlines()[2].strip() == line
     # A line goes on until the next word does not fit.

@@ -379,6 +379,10 @@ def test_several_images_go_to_a_folder(tmp_path, photo):
     assert "broken.png cannot be read as an image" in lines[0]
     assert lines[1] == "Error: 1 of 2 images could not be restored."
     assert [path.name for path in Path("new").iterdir()] == ["photo.png"]
+    # One image goes there, too, if the name ends in a slash: a pattern may match just one.
+    succeeds("denoise", photo, "newer/", *options)
+    assert [path.name for path in Path("newer").iterdir()] == ["photo.png"]
+    assert "OUT other.png/ is a file" in fails("denoise", photo, "other.png/", "--overwrite")
     (tmp_path / "done" / "other.png").unlink()
     assert "photo.png already exists" in fails("denoise", photo, "other.png", "done")
     assert not (tmp_path / "done" / "other.png").exists()

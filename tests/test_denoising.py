@@ -719,11 +719,12 @@ def test_pixels_that_are_not_finite_are_refused(sigma, value):
         (np.ones((9, 9), bool), "bool.*astype"),
         (np.ones((9, 9), complex), "complex128"),
         (np.ones((9, 9), object), "object"),
-        ("image.png", "dtype"),
+        ("image.png", "the path 'image.png'; read it first"),
+        (Path("image.png"), "the path 'image.png'; read it first"),
         (np.zeros((0, 5)), r"\(0, 5\).*no pixels"),
         (3.0, "no pixels"),
     ],
-    ids=["bool", "complex", "object", "string", "empty", "number"],
+    ids=["bool", "complex", "object", "string", "path", "empty", "number"],
 )
 def test_input_that_is_not_an_image_is_refused(image, words):
     for function in (denoise, kl.images.estimate_sigma, inpaint):
@@ -760,6 +761,7 @@ BAD_OPTIONS = [
     ({"stride": 9}, ValueError, "stride"),
     ({"channel_axis": 2}, ValueError, "channel_axis=2"),
     ({"channel_axis": 1.5}, (TypeError, ValueError), "channel_axis=1.5"),
+    ({"channel_axis": True}, ValueError, "channel_axis=True does not exist"),
     ({"method": "lasso"}, ValueError, "method='lasso'.*(ols.*omp|omp.*ols)"),
     ({"method": "threshold"}, ValueError, "threshold.*orthonormal"),
     ({"max_iter": 0}, ValueError, "max_iter=0"),

@@ -14,6 +14,7 @@ from scipy import sparse
 from kronlearn.core import mode_products
 from kronlearn.core.dictionary import KroneckerDictionary
 from kronlearn.core.kronecker_sum import KroneckerSumDictionary
+from kronlearn.estimators import KroneckerDictionaryLearning
 from reference import dense
 
 SHAPES = [
@@ -227,6 +228,8 @@ def test_normalized_scales_extreme_columns():
 BAD_FACTORS = [
     ([], "factors is empty; pass at least one array"),
     (3, "factors is a int; pass a list with one array per mode"),
+    ("d.safetensors", r"factors is a path; pass load_dictionary\('d.safetensors'\)"),
+    (KroneckerDictionaryLearning(), "is a KroneckerDictionaryLearning; pass its dictionary_"),
     (np.eye(3), r"one array of shape \(3, 3\); pass a list .* \[D\] for a single mode"),
     ([np.ones(3)], r"factors\[0\] has 1 dimension; pass an \(m, n\) array"),
     ([np.eye(2), np.ones((2, 2, 2))], r"factors\[1\] has 3 dimensions"),

@@ -1,6 +1,7 @@
 """Inpainting: quality, known and missing pixels, masks, reproducibility, options and errors."""
 
 import json
+import warnings
 from functools import cache
 from unittest import mock
 
@@ -181,7 +182,15 @@ def test_an_image_without_missing_pixels_is_unchanged(dtype):
     if dtype is np.int64:
         image += 2**53 + 1
     for mask in (None, np.zeros(image.shape, bool)):
-        found = inpaint(image, mask, full=True)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            found = inpaint(image, mask, full=True)
+        # Integers have no NaN, so a forgotten mask is likely.
+        is_suspicious = mask is None and image.dtype.kind != "f"
+        assert len(warned) == is_suspicious
+        if is_suspicious:
+            assert "has no NaN to mark missing pixels; pass a mask" in str(warned[0].message)
+            assert warned[0].filename == __file__
         assert found.image.dtype == dtype
         np.testing.assert_array_equal(found.image, image)
         assert not np.shares_memory(found.image, image)

@@ -54,11 +54,13 @@ class KroneckerDictionaryLearning(DictionaryLearner):
     patch_shape : tuple of int, optional
         ``(m_1, …, m_d)`` of samples passed as rows. By default n-D arrays keep the shape of their
         samples, and rows are folded, as squarely as their length allows, into as many modes as
-        ``n_atoms`` has.
+        ``n_atoms`` has, or two if it is a single number.
     n_nonzero_coefs : int or None, default 6
-        The most nonzeros a sample may have.
+        The most nonzeros a sample may have, also with ``tol``; None, which needs ``tol``, means no
+        limit.
     tol : float, optional
-        The ℓ2 norm a sample's residual may have. Pass ``n_nonzero_coefs``, ``tol`` or both.
+        The ℓ2 norm a sample's residual may have. Coding stops at the target or at
+        ``n_nonzero_coefs``, whichever comes first.
     structure : {"general", "orthonormal"}, default "general"
         With "orthonormal" factors, samples are coded by thresholding, several times faster.
     n_terms : int, default 1

@@ -148,7 +148,7 @@ app = typer.Typer(
     cls=Commands,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"max_content_width": 100},
+    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
 )
 
 

@@ -161,12 +161,13 @@ InputImages = Annotated[
         metavar="IN", help="An image, or several if OUT is a folder; - reads standard input."
     ),
 ]
+# A string, because a Path drops the slash at the end of a folder.
 OutputImage = Annotated[
-    Path,
+    str,
     typer.Argument(
         metavar="OUT",
-        help="The image to write, with the data type of the input; - writes a PNG to standard "
-        "output.",
+        help="The image to write, with the data type of the input, or a folder; - writes a PNG to "
+        "standard output.",
     ),
 ]
 Dictionary = Annotated[

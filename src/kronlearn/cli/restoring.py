@@ -73,7 +73,7 @@ def restore_files(done: str, restore: Restore, options: Mapping[str, Any]) -> No
     ``done`` is what happens to an image, "Denoised"; ``options`` are those of the command.
     """
     inputs, output, clean = options["inputs"], options["output"], options["clean"]
-    to_standard = output == _STANDARD
+    to_standard = Path(output) == _STANDARD
     if to_standard and options["as_json"]:
         raise ValueError("OUT - and --json both write to standard output; give OUT a file name.")
     shown = Output(options["as_json"], options["quiet"], aside=to_standard)
@@ -118,21 +118,27 @@ def restore_files(done: str, restore: Restore, options: Mapping[str, Any]) -> No
         raise ValueError(f"{failed} of {len(pairs)} images could not be restored.")
 
 
-def _pairs(inputs: list[Path], output: Path) -> list[tuple[Path, Path]]:
-    """Every input with the file to write; several files go to a folder, which may be new."""
-    several = len(inputs) > 1
-    if several and output != _STANDARD and not output.exists() and not output.suffix:
-        output.mkdir()
-    if output.is_dir():
-        names = [path.name for path in inputs]
+def _pairs(inputs: list[Path], output: str) -> list[tuple[Path, Path]]:
+    """Every input with the file to write.
+
+    Several files go to a folder, and one does if ``output`` ends in a slash; it may be new.
+    """
+    path, several, has_slash = Path(output), len(inputs) > 1, output.endswith("/")
+    may_be_new = has_slash or (several and path != _STANDARD and not path.suffix)
+    if may_be_new and not path.exists():
+        path.mkdir()
+    if path.is_dir():
+        names = [source.name for source in inputs]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise ValueError(f"Two inputs are named {twice}; {output} can hold only one.")
-        return [(path, output / path.name) for path in inputs]
+            raise ValueError(f"Two inputs are named {twice}; {path} can hold only one.")
+        return [(source, path / source.name) for source in inputs]
     if several:
-        raise ValueError(f"OUT must be a folder for {len(inputs)} images; {output} is not.")
+        raise ValueError(f"OUT must be a folder for {len(inputs)} images; {path} is not.")
+    if has_slash:
+        raise ValueError(f"OUT {output} is a file; leave out the slash, or name a folder.")
     # Standard output gets a PNG.
-    return [(inputs[0], Path("-.png") if output == _STANDARD else output)]
+    return [(inputs[0], Path("-.png") if path == _STANDARD else path)]
 
 
 def _arguments(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ def checked_factors(factors: Iterable[ArrayLike]) -> list[NDArray[Any]]:
     """Copy factors to finite real 2-D arrays of one dtype."""
     if hasattr(factors, "factors"):
         factors = factors.factors
+    if isinstance(factors, str | PathLike):
+        raise ValueError(f"factors is a path; pass load_dictionary({str(factors)!r}).")
     if isinstance(factors, np.ndarray) and factors.ndim == 2:
         raise ValueError(
             f"factors is one array of shape {factors.shape}; pass a list with one array per mode, "
@@ -28,9 +31,9 @@ def checked_factors(factors: Iterable[ArrayLike]) -> list[NDArray[Any]]:
     try:
         items = list(factors)
     except TypeError:
-        raise ValueError(
-            f"factors is a {type(factors).__name__}; pass a list with one array per mode."
-        ) from None
+        is_estimator = hasattr(factors, "fit")
+        wanted = "its dictionary_" if is_estimator else "a list with one array per mode"
+        raise ValueError(f"factors is a {type(factors).__name__}; pass {wanted}.") from None
     if not items:
         raise ValueError("factors is empty; pass at least one array of shape (m, n).")
     arrays = [_checked_factor(factor, mode) for mode, factor in enumerate(items)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,7 +97,7 @@ def inpaint(
     mask : array of bool, optional
         True where a pixel is missing, as in scikit-image, in the image's spatial shape or the
         image's shape. Missing pixels may have any value. By default, pixels that are NaN or
-        infinite are missing.
+        infinite are missing; without a mask, integers are returned unchanged, with a warning.
     channel_axis : int, optional
         The axis that holds channels.
     dictionary : KroneckerDictionary or KroneckerSumDictionary, optional
@@ -148,7 +149,14 @@ def inpaint(
     log = Stages(progress)
     workers = Workers.of(n_jobs, device, image)
     channels = to_channels(in_memory(image), channel_axis)
-    mask = ~np.isfinite(from_channels(channels, channel_axis)) if mask is None else mask
+    if mask is None:
+        if channels.dtype.kind != "f":
+            warnings.warn(
+                f"Nothing is filled in: image has dtype {channels.dtype}, which has no NaN to mark "
+                "missing pixels; pass a mask.",
+                stacklevel=2,
+            )
+        mask = ~np.isfinite(from_channels(channels, channel_axis))
     missing = missing_pixels(channels, mask, channel_axis)
     joint = spans_channels(dictionary, channels, channel_axis is not None)
     if joint:

@@ -6,6 +6,7 @@ import numbers
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,8 @@ def to_channels(image: ArrayLike, channel_axis: int | None, gpu: Gpu | None = No
         return _channels(as_cupy(gpu.xp, image), channel_axis)
     if isinstance(image, np.ma.MaskedArray) and np.ma.is_masked(image):
         raise ValueError("image is a masked array; pass image.filled(0), and mask=image.mask.")
+    if isinstance(image, str | PathLike):
+        raise ValueError(f"image is the path {str(image)!r}; read it first (skimage.io.imread).")
     if getattr(image, "requires_grad", False):
         image = image.detach()  # type: ignore[union-attr]
     channels = _channels(np.asarray(image), channel_axis)
@@ -70,7 +73,9 @@ def _channels(array: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
         hint = " (a boolean one as image.astype(float))" if array.dtype.kind == "b" else ""
         raise ValueError(f"image has dtype {array.dtype}; pass integers or floats{hint}.")
     axis_exists = channel_axis is None or (
-        isinstance(channel_axis, numbers.Integral) and -array.ndim <= channel_axis < array.ndim
+        isinstance(channel_axis, numbers.Integral)
+        and not isinstance(channel_axis, bool)
+        and -array.ndim <= channel_axis < array.ndim
     )
     if not axis_exists:
         raise ValueError(
