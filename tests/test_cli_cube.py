@@ -7,6 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import spectral.io.envi
 
 from kronlearn import load_dictionary
 from kronlearn.cli.output import Output
@@ -138,6 +139,19 @@ def test_a_reference_cube_gives_scores(cube, rng):
     np.save("other.npy", cube[:20])
     arguments = ("cube", "denoise", "noisy.npy", "new.npy", "--clean", "other.npy")
     assert "must match noisy.npy" in fails(*arguments, "--band-axis", 2)
+
+
+@pytest.mark.filterwarnings("ignore:.*out.npy")
+def test_scores_leave_bad_bands_out(cube, rng):
+    noisy = cube + rng.normal(0, 100, cube.shape).astype(np.float32)
+    noisy[..., 4] = rng.normal(0, 1e6, cube.shape[:2])
+    metadata = {"bbl": [int(band != 4) for band in range(12)]}
+    spectral.io.envi.save_image("noisy.hdr", noisy, metadata=metadata, dtype="f4")
+    for output in ("out.hdr", "out.npy"):
+        arguments = ("cube", "denoise", "noisy.hdr", output, "--clean", "cube.npy")
+        record = json.loads(succeeds(*arguments, "--band-axis", 2, "--json").stdout)
+        assert record["scores"]["before"]["angle"] < 10
+        assert record["scores"]["after"]["angle"] < 0.5 * record["scores"]["before"]["angle"]
 
 
 @pytest.mark.parametrize("name", ["out.tif", "out.npy"])

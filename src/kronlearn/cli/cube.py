@@ -305,9 +305,10 @@ def _open_written(output: Path, data: Cube) -> Cube:
     except StoredArrayError:
         stored = open_array(output)
     written = open_cube(stored, nodata=data.nodata)
-    if not written.band_axis_is_guess:
-        return written
-    return open_cube(stored, data.band_axis, nodata=data.nodata)
+    if written.band_axis_is_guess:
+        written = open_cube(stored, data.band_axis, nodata=data.nodata)
+    written.bad_bands = data.bad_bands
+    return written
 
 
 def _read_reference(clean: Path, path: Path, data: Cube, band_axis: int | None) -> Cube:
