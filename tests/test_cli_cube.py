@@ -179,6 +179,7 @@ def test_a_report_shows_a_band_before_and_after(cube, name):
         (["nothing.hdr", "out.hdr"], "nothing.hdr"),
         (["cube.npy", "nowhere/out.npy"], "the folder nowhere does not exist"),
         (["cube.npy", "out.npy", "--sigma", "loud"], "--sigma: 'loud' is not a noise level"),
+        (["cube.npy", "out.npy", "--sigma", "no.txt"], "0 or greater, or an existing file."),
         (["cube.npy", "out.npy", "--sigma", "1,2"], "has 2 numbers for 12 bands"),
         (["cube.npy", "out.npy", "--sigma", "words.txt"], "words.txt cannot be read as one number"),
         (["cube.npy", "out.npy", "--band-axis", "7"], "7"),

@@ -145,7 +145,11 @@ def _levels(text: str) -> Any:
     """One noise level, or one per band, from the command line or a file."""
     path = Path(text)
     if not path.is_file():
-        return opt.parse_levels(text)
+        try:
+            return opt.parse_levels(text)
+        except typer.BadParameter as problem:
+            reason = problem.message.rstrip(".")
+            raise typer.BadParameter(f"{reason}, or an existing file.") from problem
     try:
         if path.suffix == ".npy":
             return np.load(path, allow_pickle=False).astype(np.float64).reshape(-1)
