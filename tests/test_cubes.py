@@ -306,6 +306,23 @@ def test_the_ending_of_the_target_determines_its_format(kind, target, tmp_path, 
         np.testing.assert_array_equal(open_cube(again, axis).wavelengths, WAVELENGTHS[:7])
 
 
+def test_a_header_neither_names_folders_nor_other_arrays(tmp_path):
+    array = xr.DataArray(np.ones((4, 5, 6), "f4"), dims=("band", "y", "x"), name="radiance")
+    array.assign_coords(fwhm=("band", np.ones(4))).to_netcdf(tmp_path / "a.nc", engine="scipy")
+    for target in ("a.hdr", "a.tif", "a.h5"):
+        attributes = open_cube(copy(open_cube(tmp_path / "a.nc"), tmp_path / target)).attributes
+        assert "coordinates" not in attributes
+    assert open_cube(tmp_path / "a.hdr").attributes["description"] == "a.nc"
+
+
+def test_the_tiles_of_a_small_geotiff_are_small(tmp_path):
+    values = np.zeros((70, 40, 30), "u2")
+    path = copy(open_cube(values, 2), tmp_path / "a.tif")
+    assert path.stat().st_size < 1.5 * values.nbytes
+    with tifffile.TiffFile(path) as file:
+        assert file.pages[0].tile == (80, 48)
+
+
 def test_integers_are_rounded_and_clipped(tmp_path):
     cube = open_cube(np.zeros((1, 2, 4), "u1"), band_axis=2)
     values = np.array([[[-3.0, 0.6, 254.5, 400], [1.5, 2.5, 3.49, np.inf]]])

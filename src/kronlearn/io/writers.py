@@ -32,6 +32,8 @@ _BLOCK_BYTES = 1 << 23
 # Attributes for the layout of ENVI and TIFF files, and those that are written in another way.
 _NOT_PORTABLE = {"interleave", "file type", "wavelength", "wavelength units", "wavelength_units"}
 _NOT_PORTABLE |= {"data ignore value", "files", "AREA_OR_POINT", *NOT_COPIED, *PER_BAND}
+# CF's names of other arrays of the file.
+_NOT_PORTABLE |= {"coordinates", "ancillary_variables"}
 
 
 class CubeWriter(AbstractContextManager["CubeWriter"]):
