@@ -196,6 +196,16 @@ def test_arrays_that_are_not_cubes_are_refused(thing, options, words):
 # ---------------------------------------------------------------------------- missing data
 
 
+@pytest.mark.parametrize("wrong", [[1, 3], [1, 0, 1, 1], [True, False], "1", True])
+def test_bad_bands_are_one_bool_per_band(wrong):
+    cube = open_cube(np.zeros((5, 6, 4)), 2)
+    with pytest.raises(ValueError, match=r"bad_bands must be None or 4 bools.*np\.isin"):
+        cube.bad_bands = wrong
+    assert cube.bad_bands is None
+    cube.bad_bands = [True, False, False, True]
+    assert cube.bad_bands.nonzero()[0].tolist() == [0, 3]
+
+
 @pytest.mark.parametrize("dtype", ["i2", "u1", "f4"])
 def test_nodata_values_are_not_valid(dtype):
     values = np.ones((3, 4, 5), dtype)

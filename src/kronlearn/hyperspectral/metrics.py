@@ -305,7 +305,7 @@ def _good_bands(a: Cube, b: Cube) -> NDArray[np.bool_]:
     good = np.ones(a.shape[2], bool)
     for cube in (a, b):
         if cube.bad_bands is not None:
-            good &= ~np.asarray(cube.bad_bands, bool)
+            good &= ~cube.bad_bands
     return good
 
 
