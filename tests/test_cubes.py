@@ -570,6 +570,17 @@ def test_a_warning_names_metadata_that_the_format_cannot_hold(name, target, word
         copy(open_cube(path), tmp_path / target)
 
 
+@pytest.mark.parametrize("target", ["b.tif", "b.hdr"])
+def test_a_warning_names_coordinates_without_a_coordinate_system(target, tmp_path):
+    array = xr.DataArray(np.ones((4, 5, 6), "f4"), dims=("band", "lat", "lon"))
+    numbered = array.assign_coords(lat=np.arange(5), lon=np.arange(6))
+    copy(open_cube(numbered), tmp_path / target)
+    placed = numbered.assign_coords(lat=50 - 0.1 * numbered.lat)
+    with pytest.warns(UserWarning, match="the coordinates without a coordinate system of xarray"):
+        copy(open_cube(placed), tmp_path / target)
+    copy(open_cube(placed), tmp_path / "b.nc")
+
+
 def test_lists_that_do_not_fit_the_bands_are_ignored_with_a_warning(tmp_path, rng):
     path, _ = write_cube("envi", tmp_path, cube_of(rng, "i2"))
     text = path.read_text().replace("wavelength = { 400.0 ,", "wavelength = {")
