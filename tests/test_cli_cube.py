@@ -44,6 +44,15 @@ def test_info_prints_shape_type_and_band_axis(cube):
     assert np.abs(np.median(record["sigma"]) / 20 - 1) < 0.15
 
 
+def test_info_prints_scaling_that_is_not_applied(cube):
+    assert "scaling" not in succeeds("cube", "info", "cube.hdr").stdout
+    metadata = {"data gain values": [0.5] * 11 + [2], "data offset values": [3] * 12}
+    metadata["reflectance scale factor"] = 10000
+    spectral.io.envi.save_image("scaled.hdr", cube, metadata=metadata)
+    expected = "factor 0.5 to 2, offset 3, reflectance scale factor 10000"
+    assert expected in succeeds("cube", "info", "scaled.hdr").stdout
+
+
 def test_info_prints_numbers_in_json(cube):
     np.save("float.npy", cube[:, :, :1].astype(np.float32))
     for nodata, expected in {"-9999": -9999, "nan": "nan"}.items():

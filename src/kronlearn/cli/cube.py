@@ -72,6 +72,7 @@ def info(
         ("bad bands", _bad_bands(data)),
         ("coordinate system", record["crs"]),
         ("no data", data.nodata),
+        ("scaling, not applied", _scaling(data)),
         ("chunks", data.chunks and times(data.chunks)),
         ("in memory", f"{record['bytes'] / 1e6:.3g} MB"),
     ]
@@ -348,7 +349,18 @@ def _described(data: Cube) -> str:
 def _range(values: NDArray[Any] | None, units: str | None) -> str | None:
     if values is None or not len(values):
         return None
-    return f"{np.min(values):g} to {np.max(values):g} {units or ''}".rstrip()
+    low, high = f"{np.min(values):g}", f"{np.max(values):g}"
+    return f"{low if low == high else f'{low} to {high}'} {units or ''}".rstrip()
+
+
+def _scaling(data: Cube) -> str | None:
+    """What the file says would turn its numbers into physical values."""
+    names = {"factor": "data gain values", "offset": "data offset values"}
+    parts = {name: _range(data.per_band.get(key), None) for name, key in names.items()}
+    # ENVI's divisor, as a text.
+    name = "reflectance scale factor"
+    parts[name] = data.attributes.get(name)
+    return ", ".join(f"{name} {text}" for name, text in parts.items() if text) or None
 
 
 def _bad_bands(data: Cube) -> str | None:
