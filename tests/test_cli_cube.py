@@ -7,6 +7,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import spectral.io.envi
 
 from kronlearn import load_dictionary
 from kronlearn.cli.output import Output
@@ -41,6 +42,15 @@ def test_info_prints_shape_type_and_band_axis(cube):
     assert record["dtype"] == "int16"
     assert len(record["sigma"]) == 12
     assert np.abs(np.median(record["sigma"]) / 20 - 1) < 0.15
+
+
+def test_info_prints_scaling_that_is_not_applied(cube):
+    assert "scaling" not in succeeds("cube", "info", "cube.hdr").stdout
+    metadata = {"data gain values": [0.5] * 11 + [2], "data offset values": [3] * 12}
+    metadata["reflectance scale factor"] = 10000
+    spectral.io.envi.save_image("scaled.hdr", cube, metadata=metadata)
+    expected = "factor 0.5 to 2, offset 3, reflectance scale factor 10000"
+    assert expected in succeeds("cube", "info", "scaled.hdr").stdout
 
 
 def test_info_prints_numbers_in_json(cube):
@@ -140,6 +150,19 @@ def test_a_reference_cube_gives_scores(cube, rng):
     assert "must match noisy.npy" in fails(*arguments, "--band-axis", 2)
 
 
+@pytest.mark.filterwarnings("ignore:.*out.npy")
+def test_scores_leave_bad_bands_out(cube, rng):
+    noisy = cube + rng.normal(0, 100, cube.shape).astype(np.float32)
+    noisy[..., 4] = rng.normal(0, 1e6, cube.shape[:2])
+    metadata = {"bbl": [int(band != 4) for band in range(12)]}
+    spectral.io.envi.save_image("noisy.hdr", noisy, metadata=metadata, dtype="f4")
+    for output in ("out.hdr", "out.npy"):
+        arguments = ("cube", "denoise", "noisy.hdr", output, "--clean", "cube.npy")
+        record = json.loads(succeeds(*arguments, "--band-axis", 2, "--json").stdout)
+        assert record["scores"]["before"]["angle"] < 10
+        assert record["scores"]["after"]["angle"] < 0.5 * record["scores"]["before"]["angle"]
+
+
 @pytest.mark.parametrize("name", ["out.tif", "out.npy"])
 def test_a_report_shows_a_band_before_and_after(cube, name):
     holed = cube.astype(np.float32)
@@ -165,6 +188,7 @@ def test_a_report_shows_a_band_before_and_after(cube, name):
         (["nothing.hdr", "out.hdr"], "nothing.hdr"),
         (["cube.npy", "nowhere/out.npy"], "the folder nowhere does not exist"),
         (["cube.npy", "out.npy", "--sigma", "loud"], "--sigma: 'loud' is not a noise level"),
+        (["cube.npy", "out.npy", "--sigma", "no.txt"], "0 or greater, or an existing file."),
         (["cube.npy", "out.npy", "--sigma", "1,2"], "has 2 numbers for 12 bands"),
         (["cube.npy", "out.npy", "--sigma", "words.txt"], "words.txt cannot be read as one number"),
         (["cube.npy", "out.npy", "--band-axis", "7"], "7"),

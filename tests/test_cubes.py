@@ -196,6 +196,16 @@ def test_arrays_that_are_not_cubes_are_refused(thing, options, words):
 # ---------------------------------------------------------------------------- missing data
 
 
+@pytest.mark.parametrize("wrong", [[1, 3], [1, 0, 1, 1], [True, False], "1", True])
+def test_bad_bands_are_one_bool_per_band(wrong):
+    cube = open_cube(np.zeros((5, 6, 4)), 2)
+    with pytest.raises(ValueError, match=r"bad_bands must be None or 4 bools.*np\.isin"):
+        cube.bad_bands = wrong
+    assert cube.bad_bands is None
+    cube.bad_bands = [True, False, False, True]
+    assert cube.bad_bands.nonzero()[0].tolist() == [0, 3]
+
+
 @pytest.mark.parametrize("dtype", ["i2", "u1", "f4"])
 def test_nodata_values_are_not_valid(dtype):
     values = np.ones((3, 4, 5), dtype)
@@ -304,6 +314,23 @@ def test_the_ending_of_the_target_determines_its_format(kind, target, tmp_path, 
     np.testing.assert_array_equal(whole(again, band_axis=axis), expected)
     if target == ".mat":
         np.testing.assert_array_equal(open_cube(again, axis).wavelengths, WAVELENGTHS[:7])
+
+
+def test_a_header_neither_names_folders_nor_other_arrays(tmp_path):
+    array = xr.DataArray(np.ones((4, 5, 6), "f4"), dims=("band", "y", "x"), name="radiance")
+    array.assign_coords(fwhm=("band", np.ones(4))).to_netcdf(tmp_path / "a.nc", engine="scipy")
+    for target in ("a.hdr", "a.tif", "a.h5"):
+        attributes = open_cube(copy(open_cube(tmp_path / "a.nc"), tmp_path / target)).attributes
+        assert "coordinates" not in attributes
+    assert open_cube(tmp_path / "a.hdr").attributes["description"] == "a.nc"
+
+
+def test_the_tiles_of_a_small_geotiff_are_small(tmp_path):
+    values = np.zeros((70, 40, 30), "u2")
+    path = copy(open_cube(values, 2), tmp_path / "a.tif")
+    assert path.stat().st_size < 1.5 * values.nbytes
+    with tifffile.TiffFile(path) as file:
+        assert file.pages[0].tile == (80, 48)
 
 
 def test_integers_are_rounded_and_clipped(tmp_path):
@@ -541,6 +568,17 @@ def test_a_warning_names_metadata_that_the_format_cannot_hold(name, target, word
     words = rf"{target}: the {words}.* of .*source\.tif cannot be kept"
     with pytest.warns(UserWarning, match=words):
         copy(open_cube(path), tmp_path / target)
+
+
+@pytest.mark.parametrize("target", ["b.tif", "b.hdr"])
+def test_a_warning_names_coordinates_without_a_coordinate_system(target, tmp_path):
+    array = xr.DataArray(np.ones((4, 5, 6), "f4"), dims=("band", "lat", "lon"))
+    numbered = array.assign_coords(lat=np.arange(5), lon=np.arange(6))
+    copy(open_cube(numbered), tmp_path / target)
+    placed = numbered.assign_coords(lat=50 - 0.1 * numbered.lat)
+    with pytest.warns(UserWarning, match="the coordinates without a coordinate system of xarray"):
+        copy(open_cube(placed), tmp_path / target)
+    copy(open_cube(placed), tmp_path / "b.nc")
 
 
 def test_lists_that_do_not_fit_the_bands_are_ignored_with_a_warning(tmp_path, rng):

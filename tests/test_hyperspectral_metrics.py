@@ -55,6 +55,23 @@ def test_pixels_without_data_count_in_no_measure(rng):
     np.testing.assert_allclose(found.ssim, plain.ssim, atol=0.05)
 
 
+def test_bad_bands_count_in_no_measure(rng):
+    a = rng.random((20, 30, 4))
+    b = a + rng.normal(0, 0.1, a.shape)
+    plain = compare(a[..., :3], b[..., :3], band_axis=2)
+    a[..., 3], b[..., 3] = 1e6, rng.normal(0, 1e6, (20, 30))
+    reference, estimate = (open_cube(cube, band_axis=2) for cube in (a, b))
+    for cube in (reference, estimate):
+        cube.bad_bands = np.arange(4) == 3
+        found = compare(reference, estimate)
+        np.testing.assert_array_equal(found.psnr, [*plain.psnr, np.nan])
+        np.testing.assert_array_equal(found.ssim, [*plain.ssim, np.nan])
+        np.testing.assert_allclose(found.angles, plain.angles)
+        cube.bad_bands = None
+    reference.bad_bands = np.ones(4, bool)
+    assert np.isnan(compare(reference, estimate).mean_angle)
+
+
 def test_small_cubes_have_no_ssim_and_unlike_cubes_are_refused():
     small = np.ones((5, 5, 2))
     assert np.isnan(compare(small, small, band_axis=2).ssim).all()

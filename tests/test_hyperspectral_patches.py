@@ -101,6 +101,24 @@ def test_the_number_of_patches_is_that_of_the_paper():
     assert len(CubePatches(open_cube(cube, band_axis=2), (8, 8))) == 3_913_140
 
 
+@pytest.mark.parametrize("nodata", [None, -1])
+@pytest.mark.parametrize(("shape", "kept"), [((8, 8), [0, 4, 5]), ((8, 8, 2), [0, 1, 4, 5])])
+def test_patches_of_bad_bands_are_left_out(shape, kept, nodata, rng):
+    values = rng.random((16, 24, 6))
+    cube = open_cube(values, 2, nodata=nodata)
+    cube.bad_bands = [False, True, True, True, False, False]
+    patches, expected = (
+        CubePatches(cube, shape),
+        CubePatches(open_cube(values[..., kept], 2), shape),
+    )
+    every = expected.read(0, len(expected))
+    np.testing.assert_array_equal(patches.read(0, len(patches)), every)
+    np.testing.assert_array_equal(patches.take(np.array([3, 0])), every[[3, 0]])
+    cube.bad_bands = np.ones(6, bool)
+    with pytest.raises(ValueError, match="not marked as bad"):
+        CubePatches(cube, shape)
+
+
 @pytest.mark.parametrize("patch", [(8, 8), (8, 8, 5)])
 def test_patches_with_missing_values_are_left_out(patch, rng):
     cube = rng.random((30, 27, 11))

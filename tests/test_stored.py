@@ -498,10 +498,28 @@ def test_only_errors_of_the_file_become_stored_array_errors(tmp_path):
         open_array(Failing(undecodable)).read(every)
 
 
-def test_images_of_spectral_python_are_read(tmp_path, rng):
-    path, _ = write_cube("envi", tmp_path, cube_of(rng, "f4"))
-    image = spectral.io.envi.open(str(path)).load()
-    np.testing.assert_array_equal(whole(open_array(image)), np.asarray(image))
+@pytest.mark.parametrize("interleave", ["bsq", "bil", "bip"])
+def test_images_of_spectral_python_are_read(interleave, tmp_path, rng):
+    values = cube_of(rng, "i2")
+    metadata = {"data ignore value": -1, "wavelength": list(range(values.shape[2]))}
+    path, options = str(tmp_path / "a.hdr"), {"interleave": interleave, "dtype": "i2"}
+    spectral.io.envi.save_image(path, values, metadata=metadata, **options)
+    image = spectral.io.envi.open(path)
+    array = pickle.loads(pickle.dumps(open_array(image)))
+    np.testing.assert_array_equal(whole(array), whole(open_array(path)))
+    assert array.nodata == -1
+    assert array.wavelengths is not None
+    loaded = image.load()
+    np.testing.assert_array_equal(whole(open_array(loaded)), np.asarray(loaded))
+    # SPy divides by this factor, but claims integers.
+    spectral.io.envi.save_image(
+        path, values, metadata={"reflectance scale factor": 100}, force=True, **options
+    )
+    with pytest.raises(StoredArrayError, match=r"divides by 100; pass the path .*a\.img"):
+        open_array(spectral.io.envi.open(path))
+    part = spectral.io.spyfile.SubImage(spectral.io.envi.open(path), (0, 5), (0, 5))
+    with pytest.raises(StoredArrayError, match="SubImage returned float64 values, not"):
+        whole(open_array(part))
 
 
 def test_memory_mapped_arrays_are_read_from_their_file(tmp_path):

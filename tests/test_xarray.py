@@ -75,6 +75,25 @@ def test_a_cube_keeps_labels_and_missing_values(cube: xr.DataArray) -> None:
     xr.testing.assert_identical(turned.kron.denoise(quality="fast").transpose(*cube.dims), result)
 
 
+@pytest.mark.parametrize("as_attribute", [False, True])
+def test_bad_bands_stay_as_they_are(cube: xr.DataArray, as_attribute: bool) -> None:
+    good = np.arange(12) != 5
+    cube[5] = np.random.default_rng(1).normal(0, 1e4, cube.shape[1:])
+    if as_attribute:
+        marked = cube.assign_attrs(bbl=good.astype(int).tolist())
+    else:
+        marked = cube.assign_coords(good_wavelengths=("band", good.astype(int)))
+    expected = marked[good].kron.denoise(quality="fast")
+    for array in (marked, marked.chunk(y=90)):
+        result = array.kron.denoise(quality="fast")
+        xr.testing.assert_identical(result[5].compute(), marked[5])
+        np.testing.assert_allclose(result[good], expected, atol=1e-4)
+        sigma = array.kron.estimate_noise().values
+        np.testing.assert_array_equal(np.isnan(sigma), ~good)
+    # Bands that are cut out have the attribute of all.
+    assert_labelled_as(marked[:4].kron.denoise(quality="fast"), marked[:4])
+
+
 @pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
 def test_the_reference_system_of_rioxarray_is_kept(cube: xr.DataArray) -> None:
     pytest.importorskip("rioxarray", reason="rioxarray is not installed")

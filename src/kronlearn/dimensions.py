@@ -26,7 +26,8 @@ class Layout:
     """The roles of the dimensions of an array.
 
     ``spatial`` are those of an image; ``bands`` is that of the bands of a cube, or of the channels
-    of an image, or None. Images and cubes along any other dimension are independent.
+    of an image, or None. Images and cubes along any other dimension are independent. ``bad_bands``
+    marks the bands that the array declares as bad; it is None if there are none.
     """
 
     array: xr.DataArray
@@ -34,6 +35,7 @@ class Layout:
     bands: Hashable | None
     is_cube: bool
     nodata: float | int | None
+    bad_bands: NDArray[np.bool_] | None
 
     @classmethod
     def of(
@@ -61,7 +63,11 @@ class Layout:
                 f"dims={spatial} are not the dimensions of an image with bands or channels along "
                 f"{bands!r}; pass two that differ from it and from each other."
             )
-        return cls(array, spatial, bands, is_cube, open_array(array).nodata)
+        stored = open_array(array)
+        bad = np.array(stored.attributes.get("bbl", ())) == 0 if is_cube else np.zeros(0, bool)
+        # Of an array cut from another one, the attribute has too many entries.
+        bad_bands = bad if bad.shape == (array.sizes.get(bands),) and bad.any() else None
+        return cls(array, spatial, bands, is_cube, stored.nodata, bad_bands)
 
     @property
     def core(self) -> tuple[Hashable, ...]:

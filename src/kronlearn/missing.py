@@ -24,23 +24,41 @@ def _missing(values: NDArray[Any], nodata: float | int | None) -> NDArray[np.boo
 
 
 def denoise_cube(
-    values: NDArray[Any], channel_axis: int, nodata: float | int | None, **parameters: Any
+    values: NDArray[Any],
+    channel_axis: int,
+    nodata: float | int | None,
+    bad_bands: NDArray[np.bool_] | None,
+    **parameters: Any,
 ) -> NDArray[Any]:
     """Denoise a cube with :func:`kronlearn.hyperspectral.denoise`; missing values stay missing."""
     missing = _missing(values, nodata)
     if missing.all():
         return values
-    result = hyperspectral.denoise(values, band_axis=channel_axis, nodata=nodata, **parameters)
-    return np.where(missing, values, result)
+    cube = _cube(values, channel_axis, nodata, bad_bands)
+    return np.where(missing, values, hyperspectral.denoise(cube, **parameters))
 
 
 def noise_of_cube(
-    values: NDArray[Any], channel_axis: int, nodata: float | int | None
+    values: NDArray[Any],
+    channel_axis: int,
+    nodata: float | int | None,
+    bad_bands: NDArray[np.bool_] | None,
 ) -> NDArray[np.float64]:
-    """The noise of every band; NaN if all values of the cube are missing."""
+    """The noise of every band; NaN for bad bands, and if all values of the cube are missing."""
     if _missing(values, nodata).all():
         return np.full(values.shape[channel_axis], np.nan)
-    return hyperspectral.estimate_noise(values, band_axis=channel_axis, nodata=nodata)
+    return hyperspectral.estimate_noise(_cube(values, channel_axis, nodata, bad_bands))
+
+
+def _cube(
+    values: NDArray[Any],
+    band_axis: int,
+    nodata: float | int | None,
+    bad_bands: NDArray[np.bool_] | None,
+) -> hyperspectral.Cube:
+    cube = hyperspectral.open_cube(values, band_axis, nodata=nodata)
+    cube.bad_bands = bad_bands
+    return cube
 
 
 def denoise_image(

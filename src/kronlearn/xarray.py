@@ -29,6 +29,7 @@ __all__ = ["KronAccessor"]
 
 # Parameters that follow from the array and its dimensions.
 _NOT_CHOSEN = {"band_axis", "channel_axis", "dataset", "dtype", "full", "mask", "nodata", "out"}
+_NOT_CHOSEN |= {"bad_bands"}
 
 
 @xr.register_dataarray_accessor("kron")
@@ -78,8 +79,10 @@ class KronAccessor:
     ) -> xr.DataArray:
         """Denoise images with ``images.denoise`` and cubes with ``hyperspectral.denoise``.
 
-        Missing values stay missing. A chunked array is not read until the result is computed; each
-        image is one task, and a cube is denoised in tiles and need not fit into memory.
+        Missing values stay missing, and bands that a coordinate or attribute ``bbl``, or a
+        coordinate ``good_wavelengths``, marks as bad stay as they are. A chunked array is not read
+        until the result is computed; each image is one task, and a cube is denoised in tiles and
+        need not fit into memory.
 
         Parameters
         ----------
@@ -119,8 +122,16 @@ class KronAccessor:
                     f"{min(refused)}= cannot be chosen for a chunked (Dask) cube, only sigma= and "
                     "quality= can; leave it out, or load the cube into memory with .load() first."
                 )
-            lazy = partial(denoise_lazily, sigma=sigma, nodata=layout.nodata, **parameters)
+            lazy = partial(
+                denoise_lazily,
+                sigma=sigma,
+                nodata=layout.nodata,
+                bad_bands=layout.bad_bands,
+                **parameters,
+            )
             return layout.restored(layout.each_cube(lazy))
+        if layout.is_cube:
+            parameters["bad_bands"] = layout.bad_bands
         denoise = denoise_cube if layout.is_cube else denoise_image
         return layout.restored(layout.each(denoise, sigma=sigma, **parameters))
 
@@ -133,8 +144,8 @@ class KronAccessor:
     ) -> xr.DataArray:
         """Estimate the standard deviation of the noise of every image, channel or band.
 
-        It is NaN where all values are missing. For a chunked cube, it is estimated from tiles all
-        over the cube, and NaN for bands without data in these.
+        It is NaN where all values are missing, and for bands marked as bad. For a chunked cube, it
+        is estimated from tiles all over the cube, and NaN for bands without data in these.
 
         Parameters
         ----------
@@ -158,10 +169,13 @@ class KronAccessor:
         """
         layout = Layout.of(self._array, dims, band_dim, channel_dim)
         if layout.is_cube and self._array.chunks is not None:
-            sigma = layout.each_cube(partial(estimate_noise_lazily, nodata=layout.nodata))
+            lazy = partial(estimate_noise_lazily, nodata=layout.nodata, bad_bands=layout.bad_bands)
+            sigma = layout.each_cube(lazy)
         else:
+            bad_bands = {"bad_bands": layout.bad_bands} if layout.is_cube else {}
             estimate = noise_of_cube if layout.is_cube else noise_of_image
-            sigma = layout.each(estimate, output=layout.bands, dtype=np.dtype(np.float64))
+            number = np.dtype(np.float64)
+            sigma = layout.each(estimate, output=layout.bands, dtype=number, **bad_bands)
         units = {k: v for k, v in self._array.attrs.items() if k == "units"}
         return sigma.rename("noise").assign_attrs(units)
 

@@ -72,6 +72,7 @@ def info(
         ("bad bands", _bad_bands(data)),
         ("coordinate system", record["crs"]),
         ("no data", data.nodata),
+        ("scaling, not applied", _scaling(data)),
         ("chunks", data.chunks and times(data.chunks)),
         ("in memory", f"{record['bytes'] / 1e6:.3g} MB"),
     ]
@@ -145,7 +146,11 @@ def _levels(text: str) -> Any:
     """One noise level, or one per band, from the command line or a file."""
     path = Path(text)
     if not path.is_file():
-        return opt.parse_levels(text)
+        try:
+            return opt.parse_levels(text)
+        except typer.BadParameter as problem:
+            reason = problem.message.rstrip(".")
+            raise typer.BadParameter(f"{reason}, or an existing file.") from problem
     try:
         if path.suffix == ".npy":
             return np.load(path, allow_pickle=False).astype(np.float64).reshape(-1)
@@ -305,9 +310,10 @@ def _open_written(output: Path, data: Cube) -> Cube:
     except StoredArrayError:
         stored = open_array(output)
     written = open_cube(stored, nodata=data.nodata)
-    if not written.band_axis_is_guess:
-        return written
-    return open_cube(stored, data.band_axis, nodata=data.nodata)
+    if written.band_axis_is_guess:
+        written = open_cube(stored, data.band_axis, nodata=data.nodata)
+    written.bad_bands = data.bad_bands
+    return written
 
 
 def _read_reference(clean: Path, path: Path, data: Cube, band_axis: int | None) -> Cube:
@@ -343,7 +349,18 @@ def _described(data: Cube) -> str:
 def _range(values: NDArray[Any] | None, units: str | None) -> str | None:
     if values is None or not len(values):
         return None
-    return f"{np.min(values):g} to {np.max(values):g} {units or ''}".rstrip()
+    low, high = f"{np.min(values):g}", f"{np.max(values):g}"
+    return f"{low if low == high else f'{low} to {high}'} {units or ''}".rstrip()
+
+
+def _scaling(data: Cube) -> str | None:
+    """What the file says would turn its numbers into physical values."""
+    names = {"factor": "data gain values", "offset": "data offset values"}
+    parts = {name: _range(data.per_band.get(key), None) for name, key in names.items()}
+    # ENVI's divisor, as a text.
+    name = "reflectance scale factor"
+    parts[name] = data.attributes.get(name)
+    return ", ".join(f"{name} {text}" for name, text in parts.items() if text) or None
 
 
 def _bad_bands(data: Cube) -> str | None:

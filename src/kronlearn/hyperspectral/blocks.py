@@ -143,7 +143,7 @@ def usable_bands(cube: Cube) -> NDArray[np.bool_]:
     They are not marked as bad, and have data in at least half as many pixels as any other band.
     """
     counts = np.zeros(cube.shape[2], np.int64)
-    good = counts == 0 if cube.bad_bands is None else ~np.asarray(cube.bad_bands, bool)
+    good = counts == 0 if cube.bad_bands is None else ~cube.bad_bands
     if not good.any():
         raise ValueError(
             f"{cube.name} marks all of its bands as bad; set bad_bands to None to use them."

@@ -30,7 +30,10 @@ _FAN_IN = 8
 
 
 class _Survey(NamedTuple):
-    """The noise of every band and its number of values with data, both (bands,)."""
+    """The noise of every band and its number of values with data, both (bands,).
+
+    A bad band counts as one without data.
+    """
 
     sigma: NDArray[np.float64]
     counts: NDArray[np.int64]
@@ -42,31 +45,38 @@ class _Window:
     If tasks of the graph computed the parts, Dask would keep them in memory between the passes.
     """
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: Any, bad_bands: NDArray[np.bool_] | None = None) -> None:
         from dask.base import optimize
 
         (self.array,) = optimize(array)
+        self.bad_bands = bad_bands
 
     def cube(self, nodata: float | int | None) -> Cube:
         """Compute the values."""
-        return open_cube(np.asarray(self.array.compute()), band_axis=2, nodata=nodata)
+        cube = open_cube(np.asarray(self.array.compute()), band_axis=2, nodata=nodata)
+        cube.bad_bands = self.bad_bands
+        return cube
 
 
 def denoise_lazily(
-    cube: Any, sigma: ArrayLike | None, nodata: float | int | None, quality: str = "default"
+    cube: Any,
+    sigma: ArrayLike | None,
+    nodata: float | int | None,
+    bad_bands: NDArray[np.bool_] | None,
+    quality: str = "default",
 ) -> Any:
     """Denoise a Dask array (rows, columns, bands); the result is one, too.
 
     Tiles contain all bands. Some are read to estimate the noise, all of them for the principal
     components, and all of them again, with the pixels around them, to be denoised. Every task reads
-    its own tile. Missing values stay missing.
+    its own tile. Missing values stay missing, and bad bands as they are.
     """
     from dask.array import block, from_delayed
     from dask.delayed import delayed
 
     check_name("quality", quality, tuple(EFFORTS))
     sigmas = None if sigma is None else checked_sigma(sigma, cube.shape[2], "the cube")
-    survey = _survey(cube, nodata, with_noise=sigmas is None)
+    survey = _survey(cube, nodata, bad_bands, with_noise=sigmas is None)
     down, across = _tile_slices(cube, 0), _tile_slices(cube, 1)
     tiles = [[(rows, columns) for columns in across] for rows in down]
     terms = [
@@ -90,14 +100,16 @@ def denoise_lazily(
     return block([[[denoised(tile)] for tile in row] for row in tiles]).rechunk(cube.chunks)
 
 
-def estimate_noise_lazily(cube: Any, nodata: float | int | None) -> Any:
+def estimate_noise_lazily(
+    cube: Any, nodata: float | int | None, bad_bands: NDArray[np.bool_] | None
+) -> Any:
     """Estimate the noise (bands,) of a Dask array (rows, columns, bands); the result is lazy.
 
-    It is NaN for bands without data in the tiles that are read.
+    It is NaN for bad bands, and for bands without data in the tiles that are read.
     """
     from dask.array import from_delayed
 
-    sigma = _survey(cube, nodata, with_noise=True).sigma
+    sigma = _survey(cube, nodata, bad_bands, with_noise=True).sigma
     return from_delayed(sigma, (cube.shape[2],), np.float64)
 
 
@@ -109,15 +121,21 @@ def _tile_slices(cube: Any, axis: int) -> list[slice]:
     return [slice(stop - n, stop) for n, stop in zip(chunks, accumulate(chunks), strict=True)]
 
 
-def _survey(cube: Any, nodata: float | int | None, with_noise: bool) -> Any:
+def _survey(
+    cube: Any,
+    nodata: float | int | None,
+    bad_bands: NDArray[np.bool_] | None,
+    with_noise: bool,
+) -> Any:
     """The delayed survey of tiles all over the cube or, if these hold no data, of another one."""
     from dask.delayed import delayed
 
     rows, columns = _tile_slices(cube, 0), _tile_slices(cube, 1)
     tiles = list(product(_evenly_chosen(rows), _evenly_chosen(columns)))
-    surveys = [delayed(_survey_of)(_Window(cube[tile]), nodata, with_noise) for tile in tiles]
+    windows = [_Window(cube[tile], bad_bands) for tile in tiles]
+    surveys = [delayed(_survey_of)(window, nodata, with_noise) for window in windows]
     others = [tile for tile in product(rows, columns) if tile not in tiles]
-    return delayed(_combined)(surveys, _Window(cube), others, nodata, with_noise)
+    return delayed(_combined)(surveys, _Window(cube, bad_bands), others, nodata, with_noise)
 
 
 def _evenly_chosen(parts: list[slice]) -> list[slice]:
@@ -131,6 +149,8 @@ def _survey_of(window: _Window, nodata: float | int | None, with_noise: bool) ->
     _, valid = cube.read_checked(slice(None))
     rows, columns, n_bands = cube.shape
     counts = np.full(n_bands, rows * columns) if valid is None else valid.sum(axis=(0, 1))
+    if cube.bad_bands is not None:
+        counts[cube.bad_bands] = 0
     if with_noise and counts.any():
         return _Survey(estimate_noise(cube), counts)
     return _Survey(np.full(n_bands, np.nan), counts)
@@ -148,7 +168,7 @@ def _combined(
     If none of them has data, the survey of the first of the other tiles that does.
     """
     if not any(survey.counts.any() for survey in surveys):
-        windows = (_Window(whole.array[tile]) for tile in others)
+        windows = (_Window(whole.array[tile], whole.bad_bands) for tile in others)
         rest = (_survey_of(window, nodata, with_noise) for window in windows)
         return next((survey for survey in rest if survey.counts.any()), surveys[0])
     sigmas = np.ma.masked_invalid([survey.sigma for survey in surveys])

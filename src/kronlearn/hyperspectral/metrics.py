@@ -36,10 +36,11 @@ class Comparison:
     Parameters
     ----------
     psnr : array of shape (bands,)
-        The peak signal-to-noise ratio of every band, in decibels; infinite for equal bands.
+        The peak signal-to-noise ratio of every band, in decibels; infinite for equal bands, NaN for
+        bad ones.
     ssim : array of shape (bands,)
-        The structural similarity of every band; NaN if the cube is smaller than the window of
-        7 × 7 pixels.
+        The structural similarity of every band; NaN for bad ones, and if the cube is smaller than
+        the window of 7 × 7 pixels.
     angles : array of shape (rows, columns)
         The angle between the two spectra of every pixel, in degrees; NaN where data are missing.
 
@@ -92,7 +93,7 @@ def compare(
     ----------
     reference, estimate : array, path or Cube
         Two cubes of the same shape (see :func:`open_cube`). Values that are missing in one of them
-        do not count.
+        do not count, nor do bands that one of them marks as bad; their PSNR and SSIM are NaN.
     data_range : float or sequence of float, optional
         What PSNR and SSIM are relative to, one number or one for each band; by default the range of
         the reference's values in the band.
@@ -172,13 +173,16 @@ def spectral_angle_map(reference: Any, estimate: Any, *, band_axis: int | None =
     """
     a, b = _pair(reference, estimate, band_axis)
     angles = np.full(a.shape[:2], np.nan)
+    good = _good_bands(a, b)
+    if not good.any():
+        return angles
     for rows, x, y, valid in _row_pairs(a, b):
-        u, v = _directions(x), _directions(y)
+        u, v = _directions(x[..., good]), _directions(y[..., good])
         # Unlike an arc cosine, this is accurate for small angles, too.
         across, along = np.linalg.norm(u - v, axis=-1), np.linalg.norm(u + v, axis=-1)
         angles[rows] = np.degrees(2 * np.arctan2(across, along))
         if valid is not None:
-            angles[rows][~valid.all(axis=-1)] = np.nan
+            angles[rows][~valid[..., good].all(axis=-1)] = np.nan
     return angles
 
 
@@ -211,8 +215,8 @@ def psnr_per_band(
     Returns
     -------
     array of shape (bands,)
-        The PSNR in decibels: infinite for equal bands; NaN for bands without data and, unless
-        ``data_range`` is given, for other bands that are constant in the reference.
+        The PSNR in decibels: infinite for equal bands; NaN for bad bands, for those without data
+        and, unless ``data_range`` is given, for other bands that are constant in the reference.
 
     Examples
     --------
@@ -256,8 +260,8 @@ def ssim_per_band(
     Returns
     -------
     array of shape (bands,)
-        The SSIM; NaN for bands without data, or if the cube is smaller than the window of 7 × 7
-        pixels.
+        The SSIM; NaN for bad bands and those without data, or if the cube is smaller than the
+        window of 7 × 7 pixels.
 
     Examples
     --------
@@ -296,6 +300,15 @@ def _pair(reference: Any, estimate: Any, band_axis: int | None) -> tuple[Cube, C
     return a, b
 
 
+def _good_bands(a: Cube, b: Cube) -> NDArray[np.bool_]:
+    """A mask (bands,) of the bands that neither cube marks as bad."""
+    good = np.ones(a.shape[2], bool)
+    for cube in (a, b):
+        if cube.bad_bands is not None:
+            good &= ~cube.bad_bands
+    return good
+
+
 def _row_pairs(
     a: Cube, b: Cube
 ) -> Iterator[tuple[slice, Values, Values, NDArray[np.bool_] | None]]:
@@ -309,8 +322,9 @@ def _row_pairs(
 def _band_pairs(
     a: Cube, b: Cube, data_range: ArrayLike | None
 ) -> Iterator[tuple[int, Values, Values, NDArray[np.bool_], float]]:
-    """Yield the bands with data: number, values of both, which pixels both have, and range."""
+    """Yield the good bands with data: number, values of both, pixels that both have, and range."""
     rows, columns, n_bands = a.shape
+    good = _good_bands(a, b)
     ranges = None if data_range is None else _checked_ranges(data_range, n_bands)
     step = max(1, _BAND_NUMBERS // (rows * columns))
     for start in range(0, n_bands, step):
@@ -318,7 +332,7 @@ def _band_pairs(
         x, y, valid = _values(a, b, slice(0, rows), part)
         for k in range(x.shape[2]):
             known = np.ones((rows, columns), bool) if valid is None else valid[..., k]
-            if known.any():
+            if known.any() and good[start + k]:
                 span = np.ptp(x[..., k][known]) if ranges is None else ranges[start + k]
                 yield start + k, x[..., k], y[..., k], known, float(span)
 

@@ -31,7 +31,8 @@ class CubePatches(Source):
     Patches of two modes are taken from every band, as in the paper; patches of three modes also
     extend over bands. They are adjacent along each axis; if the last one would extend beyond the
     border, it is moved inwards and overlaps the one before. Patches with missing values are left
-    out: finding them takes one pass over the cube.
+    out, which takes one pass over the cube, and so are those in which the file marks all bands as
+    bad.
 
     Patches are ordered by strips of rows, within a strip by bands, then by columns. Samples are
     float32 if that holds the values of the cube exactly, otherwise float64. Samples may be cached,
@@ -79,7 +80,7 @@ class CubePatches(Source):
         # Bits that tell which patches of a slab are samples, for slabs where not all are.
         self._complete: dict[int, NDArray[np.uint8]] = {}
         self._clear_cache()
-        if self.cube.may_miss_values:
+        if self.cube.may_miss_values or self.cube.bad_bands is not None:
             self._find_complete()
 
     def __len__(self) -> int:
@@ -208,19 +209,28 @@ class CubePatches(Source):
         return np.asarray(windows[rows - first, columns, bands])
 
     def _find_complete(self) -> None:
-        """Find the patches without missing values."""
+        """Find the patches without missing values whose bands are not all bad."""
         counts = np.diff(self._patches)
+        bad = self.cube.bad_bands
+        good = np.ones(self.cube.shape[2], bool) if bad is None else ~bad
+        # Whether any of the bands of a patch is good, by its first band.
+        runs = np.lib.stride_tricks.sliding_window_view(good, self._grid.patch[1])
+        has_good = np.asarray(runs.any(axis=1))
         for slab in range(len(counts)):
-            _, valid = self._read(slab)
-            if valid is None or valid.all():
+            numbers = self._numbers(slab)
+            complete = has_good[self._grid.corners(numbers)[1]]
+            _, valid = self._read(slab) if self.cube.may_miss_values else (None, None)
+            if valid is not None:
+                complete = complete & self._cut(valid, slab, numbers).all(axis=(1, 2, 3))
+            if complete.all():
                 continue
-            complete = self._cut(valid, slab, self._numbers(slab)).all(axis=(1, 2, 3))
             self._complete[slab] = np.packbits(complete)
             counts[slab] = np.count_nonzero(complete)
         self._first_samples = np.concatenate([[0], np.cumsum(counts)])
         if not len(self):
             raise ValueError(
-                f"{self.name} has no patch of shape {self.patch_shape} without missing values."
+                f"{self.name} has no patch of shape {self.patch_shape} without missing values in a "
+                "band that is not marked as bad."
             )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from kronlearn.io.band_axis import cube_axes
 from kronlearn.io.conversion import bands_last, converted, fits, float_dtype, in_stored_order
@@ -58,7 +58,7 @@ class Cube(AbstractContextManager["Cube"]):
         The unit of the wavelengths as the file spells it: ``"nm"``, ``"Micrometers"``.
     bad_bands : bool array of shape (bands,) or None
         The bands that the file marks as bad (ENVI's ``bbl``), which denoising leaves as they are.
-        Set it to choose others, or to None for none.
+        Set it to choose others (one bool per band), or to None for none.
     per_band : dict of array
         Attributes with one entry per band, by their names in ENVI headers: ``"band names"``,
         ``"fwhm"``, ``"bbl"``, ``"data gain values"`` and ``"data offset values"``.
@@ -92,7 +92,23 @@ class Cube(AbstractContextManager["Cube"]):
         lists = {name: self._one_per_band(name, self.attributes.get(name)) for name in PER_BAND}
         self.per_band = {name: values for name, values in lists.items() if values is not None}
         bad = self.per_band.get("bbl", np.ones(1)) == 0
-        self.bad_bands: NDArray[np.bool_] | None = bad if bad.any() else None
+        self.bad_bands = bad if bad.any() else None
+
+    @property
+    def bad_bands(self) -> NDArray[np.bool_] | None:
+        """The bands marked as bad, a bool array of shape (bands,) or None."""
+        return self._bad_bands
+
+    @bad_bands.setter
+    def bad_bands(self, bad_bands: ArrayLike | None) -> None:
+        mask = None if bad_bands is None else np.asarray(bad_bands)
+        if mask is not None and (mask.dtype != bool or mask.shape != (self.shape[2],)):
+            # Numbers could also be those of ENVI's bbl, in which 1 is a good band.
+            raise ValueError(
+                f"bad_bands must be None or {self.shape[2]} bools, one per band of {self.name}; to "
+                f"mark bands by their numbers, use np.isin(np.arange({self.shape[2]}), numbers)."
+            )
+        self._bad_bands = mask
 
     @property
     def band_axis_is_guess(self) -> bool:

@@ -155,6 +155,8 @@ class StoredArray(AbstractContextManager["StoredArray"]):
             values = np.asarray(self.thing[key])
         if values.shape != expected:
             raise self.error(f"returned values of shape {values.shape}, not {expected}")
+        if values.dtype.kind in "fc" and np.dtype(self.thing.dtype).kind in "iub":
+            raise self.error(f"returned {values.dtype} values, not {self.thing.dtype}")
         if self.packing is not None:
             return self.packing.unpack(values)
         return values.astype(self.dtype, copy=False)

@@ -32,6 +32,8 @@ _BLOCK_BYTES = 1 << 23
 # Attributes for the layout of ENVI and TIFF files, and those that are written in another way.
 _NOT_PORTABLE = {"interleave", "file type", "wavelength", "wavelength units", "wavelength_units"}
 _NOT_PORTABLE |= {"data ignore value", "files", "AREA_OR_POINT", *NOT_COPIED, *PER_BAND}
+# CF's names of other arrays of the file.
+_NOT_PORTABLE |= {"coordinates", "ancillary_variables"}
 
 
 class CubeWriter(AbstractContextManager["CubeWriter"]):
@@ -227,6 +229,8 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
             lost += [name for name, is_present in present.items() if is_present]
         elif self.format == "envi" and "crs" in cube.attributes:
             lost += [] if georeference.to_envi(cube.attributes) else ["georeferencing"]
+        elif self.format in ("envi", "geotiff") and "crs" not in cube.attributes:
+            lost += ["coordinates without a coordinate system"] if self._is_placed() else []
         if self.source.packing is None:
             # The numbers are copied as they are, and readers of the new file will not scale them.
             scaling = {"scale_factor": 1, "add_offset": 0}
@@ -238,6 +242,12 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
                 f"{self.path}: the {listing} of {cube.name} cannot be kept in this format{hint}.",
                 stacklevel=4,
             )
+
+    def _is_placed(self) -> bool:
+        """Whether rows or columns have coordinates other than their numbers."""
+        names, known = self.axis_names(), self.source.coordinates
+        values = [known[names[a]][0] for a in self.cube.axes[:2] if names[a] in known]
+        return any(not np.array_equal(v, np.arange(len(v))) for v in values)
 
 
 def target_files(path: Path, source: StoredArray) -> list[Path]:

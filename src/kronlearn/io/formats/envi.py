@@ -157,7 +157,8 @@ def save(writer: CubeWriter, binary: Path, header: Path) -> None:
 
 def _new_fields(writer: CubeWriter) -> dict[str, Any]:
     """Header fields for a cube from another format."""
-    cube, fields = writer.cube, {"description": writer.source.name}
+    cube, source = writer.cube, writer.source
+    fields = {"description": source.name if source.path is None else source.path.name}
     for name, value in writer.portable_attributes().items():
         # A header has one line per field, with lists in braces.
         texts = map(str, value if isinstance(value, list) else [value])

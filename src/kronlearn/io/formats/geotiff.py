@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
@@ -20,6 +21,8 @@ from kronlearn.io.writers import CubeWriter
 
 __all__ = ["open_file", "save"]
 
+# The side of a tile, and what TIFF requires it to be a multiple of.
+_TILE, _TILE_STEP = 256, 16
 _LOSSY = ("jpeg", "webp", "jxl")
 # Attributes with one entry per band that are tags of the bands, and those that rasterio has as
 # properties of the file.
@@ -118,7 +121,10 @@ def _windows(writer: CubeWriter, tile_height: int = 1) -> Iterator[tuple[Any, An
 
 def _profile(writer: CubeWriter, source: Any) -> dict[str, Any]:
     """GDAL's settings for a new file, from the source if that is a GeoTIFF."""
-    profile: dict[str, Any] = {"tiled": True, "blockxsize": 256, "blockysize": 256}
+    rows, columns, bands = writer.shape
+    # GDAL writes whole tiles: larger ones would make the file larger than its numbers.
+    height, width = (min(_TILE, math.ceil(n / _TILE_STEP) * _TILE_STEP) for n in (rows, columns))
+    profile: dict[str, Any] = {"tiled": True, "blockxsize": width, "blockysize": height}
     profile |= {"interleave": "band", **georeference.to_rasterio(writer.source.attributes)}
     if source is not None:
         profile = dict(source.profile)
@@ -128,7 +134,6 @@ def _profile(writer: CubeWriter, source: Any) -> dict[str, Any]:
         structure = source.tags(ns="IMAGE_STRUCTURE")
         if "PREDICTOR" in structure:
             profile["predictor"] = structure["PREDICTOR"]
-    rows, columns, bands = writer.shape
     profile |= {"driver": "GTiff", "dtype": writer.dtype.name, "nodata": writer.nodata}
     profile |= {"height": rows, "width": columns, "count": bands}
     return profile | {"BIGTIFF": "IF_SAFER", "NUM_THREADS": "ALL_CPUS"}

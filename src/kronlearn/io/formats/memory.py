@@ -12,9 +12,12 @@ import numpy as np
 from kronlearn.io.formats import format_module
 from kronlearn.io.formats.conventions import describe
 from kronlearn.io.formats.npy import FileArray
-from kronlearn.io.stored import StoredArray, StoredArrayError
+from kronlearn.io.stored import StoredArray, StoredArrayError, open_array
 
 __all__ = ["wrap"]
+
+# Images of SPy in ENVI and similar files.
+_SPY_FILES = {f"spectral.{order}File" for order in ("Bsq", "Bil", "Bip")}
 
 
 def wrap(thing: Any) -> StoredArray:
@@ -28,6 +31,8 @@ def wrap(thing: Any) -> StoredArray:
     if kind == "h5py.Dataset":
         description = format_module("hdf5").describe_dataset(thing)
         return StoredArray(thing, str(description["path"]), format="hdf5", **description)
+    if kind in _SPY_FILES:
+        return _wrap_spy(thing, kind)
     array = _array_of(thing, package, kind)
     if isinstance(array, np.memmap):
         array = _unmapped(array)
@@ -53,6 +58,19 @@ def _wrap_xarray(array: Any) -> StoredArray:
     if array.dtype.kind == "f" and description["nodata"] is None:
         description["nodata"] = math.nan
     return StoredArray(array, label, **description)
+
+
+def _wrap_spy(image: Any, kind: str) -> StoredArray:
+    """An image of SPy as the array in its file, which SPy reads without nodata and bad bands."""
+    if image.scale_factor != 1:
+        raise StoredArrayError(
+            f"A {kind} was given, whose numbers SPy divides by {image.scale_factor:g}; pass the "
+            f"path {image.filename} for the numbers as they are stored, or image.load() for the "
+            "quotients."
+        )
+    if format_module("envi").header_of(Path(image.filename)) is None:
+        return StoredArray(image, kind)
+    return open_array(image.filename)
 
 
 def _wrap_zarr(array: Any) -> StoredArray:
