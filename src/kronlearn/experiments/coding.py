@@ -129,10 +129,12 @@ def _measured(
     runs = {k: partial(make(dictionary, s), samples[: sizes[k]]) for k, (_, make) in coders.items()}
     title = f"{m} × {m}, {n} × {n} atoms, {s} nonzeros"
     rows: list[dict[str, Any]] = []
-    for name, (seconds, results) in time_in_turns(runs, repetitions, progress, title).items():
-        codes = results[-1]
+    timings = time_in_turns(
+        runs, repetitions, progress, title, keep=lambda codes: codes[: len(common)]
+    )
+    for name, (seconds, results) in timings.items():
         # In float64 for all coders, whatever their own precision.
-        residual = common - dictionary.reconstruct(codes[: len(common)].astype(np.float64))
+        residual = common - dictionary.reconstruct(results[-1].astype(np.float64))
         rmse = float(np.sqrt(np.mean(residual**2)))
         took = 1e6 * seconds / sizes[name]
         rows.append({"coder": name, "samples": sizes[name], "µs": took, "rmse": rmse})

@@ -54,17 +54,22 @@ def time_in_turns(
     repetitions: int,
     progress: Progress = no_progress,
     description: str = "",
+    keep: Callable[[Any], Any] = lambda result: result,
 ) -> dict[str, tuple[float, list[Any]]]:
     """Return the median seconds and all results of each function, by name.
 
     The functions take turns, so that a machine that slows down for a while slows all of them down.
-    A first round warms up caches, thread pools and imports, and does not count.
+    A first round warms up caches, thread pools and imports, and does not count. ``keep`` returns
+    the part of a result that is needed later: large results that stay in memory would make the
+    next calls wait for new pages from the system.
     """
     rounds: dict[str, list[tuple[float, Any]]] = {name: [] for name in functions}
     with progress(description, repetitions + 1) as advance:
         for _ in range(repetitions + 1):
             for name, function in functions.items():
-                rounds[name].append(timed(function))
+                seconds, result = timed(function)
+                rounds[name].append((seconds, keep(result)))
+                del result
             advance()
     medians = {}
     for name, (_, *counted) in rounds.items():
