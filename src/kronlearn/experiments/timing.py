@@ -63,19 +63,17 @@ def time_in_turns(
     the part of a result that is needed later: large results that stay in memory would make the
     next calls wait for new pages from the system.
     """
-    rounds: dict[str, list[tuple[float, Any]]] = {name: [] for name in functions}
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
+    results: dict[str, list[Any]] = {name: [] for name in functions}
     with progress(description, repetitions + 1) as advance:
         for _ in range(repetitions + 1):
             for name, function in functions.items():
-                seconds, result = timed(function)
-                rounds[name].append((seconds, keep(result)))
+                took, result = timed(function)
+                seconds[name].append(took)
+                results[name].append(keep(result))
                 del result
             advance()
-    medians = {}
-    for name, (_, *counted) in rounds.items():
-        seconds, results = zip(*counted, strict=True)
-        medians[name] = statistics.median(seconds), list(results)
-    return medians
+    return {name: (statistics.median(seconds[name][1:]), results[name][1:]) for name in functions}
 
 
 def compare_methods(
