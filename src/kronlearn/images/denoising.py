@@ -138,8 +138,7 @@ def denoise(
         default 1.08 for patches of 64 pixels, and closer to 1 for larger ones.
     quality : {"default", "fast", "best", "dictionary"}, default "default"
         How much is done with groups of similar patches: "fast" takes a quarter of the time and is
-        up to 0.5 dB worse (0.7 dB if noise is strong), "best" takes three times as long and is up
-        to 0.2 dB better.
+        up to 0.5 dB worse, "best" takes three times as long and is up to 0.2 dB better.
         "dictionary" leaves groups out: the paper's method alone, 0.4 to 2 dB worse.
     stride : int or sequence of int, optional
         Distance between coded patches in pixels; by default an eighth of the patch, or 2 if the

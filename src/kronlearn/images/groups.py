@@ -114,6 +114,7 @@ EFFORTS = {
         1,
         replace(_UNGUIDED, candidates=625, overlap=0.7),
         replace(_GUIDED, group=32, candidates=625, overlap=0.7),
+        extra_rounds=1,
     ),
     "default": Effort(2, _UNGUIDED, _GUIDED, extra_rounds=1),
     "best": Effort(
