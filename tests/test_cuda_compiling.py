@@ -166,6 +166,7 @@ def test_kernels_compile_and_fit_into_registers(architecture):
         specialised = file.startswith(("pursuit", "threshold"))
         for kernel, resources in kernels.items():
             case = file, options, kernel, resources
-            # NVRTC 13.5 spills 88 bytes of code_patches.cu for sm_100 and sm_120.
+            # For sm_100 and sm_120, NVRTC 13.5 spills 88 bytes of code_patches.cu and takes up to
+            # 234 registers, ten more than earlier versions.
             assert resources.spilled <= (512 if specialised else 128), case
-            assert specialised or resources.registers <= 224, case
+            assert specialised or resources.registers <= 240, case
