@@ -108,7 +108,7 @@ class Effort:
 
 
 _UNGUIDED, _GUIDED = GroupFilter(16, 81), GroupFilter(64, 49)
-#: By the name of a quality.
+#: Efforts by the name of a quality.
 EFFORTS = {
     "fast": Effort(
         1,
@@ -166,18 +166,18 @@ def refine(
                     estimate[k] += weight * (found[k] - estimate[k])
             del found
         assert estimate is not None
-        noisy, scales = planes, [1.0] * len(planes)
-        if not is_first and any(strong):
+        noisy, has_feedback = planes, not is_first and any(strong)
+        if has_feedback:
             # X + τ (Y - X) and its guide X, both divided by τ, which restores the noise variance.
-            scales = feedback
             noisy = planes - estimate
-            _scale(estimate, [1 / tau for tau in scales])
+            _scale(estimate, [1 / tau for tau in feedback])
             noisy += estimate
         # The caller keeps a reference to the estimate: overwrite it.
         estimate[...] = effort.guided.run(
             noisy, estimate, estimate[:n_matched], workers, variance, part_of(tell, 1, 2)
         )
-        _scale(estimate, scales)
+        if has_feedback:
+            _scale(estimate, feedback)
     assert estimate is not None
     return estimate
 
