@@ -354,12 +354,15 @@ def similar_boxes(planes, box, group, window):
     return sorted(candidates, key=distance)[:group]  # sorting keeps the order of ties
 
 
-def filter_groups(planes, guide, matched, group, stride, window, variance, taper):
+def filter_groups(
+    planes, guide, matched, group, stride, window, variance, taper, over_pixels=False
+):
     """Filter groups of patches of planes ``(C, *spatial)`` that are similar on ``matched``.
 
     The pixels of the result are means, weighted by the weights of :func:`filter_group` times
     ``taper``, which has the shape of a patch. ``variance`` is the variance of the noise, one number
-    or one for each pixel.
+    or one for each pixel. With ``over_pixels``, patches are averaged with those of
+    :func:`filter_pixels`.
     """
     variance = np.broadcast_to(np.asarray(variance, np.float64), planes.shape)
     planes, matched = np.asarray(planes, np.float64), np.asarray(matched, np.float64)
@@ -373,6 +376,8 @@ def filter_groups(planes, guide, matched, group, stride, window, variance, taper
                 G = np.stack([guide[k][place].ravel() for place in places]).astype(np.float64)
             noise = np.array([variance[k][place].sum() for place in places])
             patches, weights = filter_group(Y, G, noise)
+            if over_pixels:
+                patches = (patches + filter_pixels(Y, G, noise.sum() / Y.shape[1])) / 2
             for place, patch, weight in zip(places, patches, weights, strict=True):
                 sums[k][place] += weight * taper * patch.reshape(taper.shape)
                 counts[k][place] += weight * taper
@@ -399,6 +404,19 @@ def filter_group(Y, G, noise):
     theta = np.eye(len(Y)) - noise[:, None] * inverse
     weights = 1 / np.maximum(np.sum(theta**2, axis=1), 1 / len(Y))
     return theta @ Y + mean, weights
+
+
+def filter_pixels(Y, G, noise):
+    """Patches ``Y S``, (group, features), with ``S = I − (Gᵀ G + noise I)⁻¹ noise``.
+
+    ``noise`` is the mean energy of the noise at a pixel, summed over the group. The mean patch of
+    the guide G is subtracted first and added again.
+    """
+    mean = G.mean(axis=0)
+    Y, G = Y - mean, G - mean
+    gram, identity = G.T @ G, np.eye(Y.shape[1])
+    inverse = np.linalg.inv(gram + (noise + 3e-7 * np.trace(gram)) * identity)
+    return Y @ (identity - noise * inverse) + mean
 
 
 # Convolutional coding

@@ -20,7 +20,9 @@ from kronlearn.images.aggregation import energies_of_patches
 from test_image_passes import (
     CODINGS,
     GROUPS,
+    KINDS,
     METHODS,
+    guide_of,
     image_to_code,
     named,
     planes_to_filter,
@@ -82,6 +84,7 @@ def filtered(
     stride: Any,
     window: Any,
     noise: Any = 2.0,
+    over_pixels: bool = False,
     on_gpu: bool = False,
     progress: Any = None,
 ) -> Any:
@@ -92,13 +95,15 @@ def filtered(
     energy = energies_of_patches(variance, patch)
     if gpu is None:
         sums = [np.zeros_like(planes), np.zeros_like(planes)]
-        _native.filter_groups(planes, guide, matched, *sums, axes, group, taper, noise=energy)
+        settings = (axes, group, taper, energy, over_pixels)
+        _native.filter_groups(planes, guide, matched, *sums, *settings)
         return divided(*sums)
     arrays = [planes, guide, matched]
     if on_gpu:
         arrays = [None if array is None else put_on(gpu, array) for array in arrays]
         energy = energy if energy.size == 1 else put_on(gpu, energy)
-    return gpu.download(filter_groups_on(gpu, *arrays, axes, group, taper, energy, progress))
+    settings = (axes, group, taper, energy, over_pixels, progress)
+    return gpu.download(filter_groups_on(gpu, *arrays, *settings))
 
 
 def assert_same_average(made: Any, wanted: Any) -> None:
@@ -248,19 +253,20 @@ def test_teams_may_have_their_scratch_in_the_memory_of_the_gpu(warps, rng):
 
 
 @pytest.mark.parametrize(
-    ("case", "guided"), [(case, k % 3 > 0) for k, case in enumerate(GROUPS)], ids=str
+    ("case", "kind"), [(case, KINDS[k % 3]) for k, case in enumerate(GROUPS)], ids=str
 )
-def test_filtered_groups_are_those_of_the_processor(gpu, case, guided):
+def test_filtered_groups_are_those_of_the_processor(gpu, case, kind):
     planes, guide, matched = planes_to_filter(case)
-    settings = (planes, guide if guided else None, matched, *case[3:])
+    settings = (planes, guide_of(kind, guide), matched, *case[3:], 2.0, kind == "over pixels")
     assert_same_filtered(filtered(gpu, *settings), filtered(None, *settings))
 
 
-@pytest.mark.parametrize("guided", [True, False], ids=["guided", "unguided"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", GROUPS[2::3], ids=named)
-def test_groups_with_uneven_noise_are_those_of_the_processor(gpu, case, guided):
+def test_groups_with_uneven_noise_are_those_of_the_processor(gpu, case, kind):
     planes, guide, matched = planes_to_filter(case)
-    settings = (planes, guide if guided else None, matched, *case[3:], variance_of(case))
+    settings = (planes, guide_of(kind, guide), matched, *case[3:], variance_of(case))
+    settings = (*settings, kind == "over pixels")
     assert_same_filtered(filtered(gpu, *settings), filtered(None, *settings))
 
 
@@ -273,18 +279,18 @@ def test_ties_are_broken_by_the_order_of_patches(gpu, case, most):
 
 # Cases with the memory, in bytes, for a third of the image.
 BANDS = [
-    ((1, 1, (60,), (5,), 7, (2,), (4,)), 1_800, True),
-    ((2, 1, (7, 40), (3, 3), 6, (3, 3), (2, 3)), 17_000, False),
-    ((1, 2, (40, 7), (3, 3), 6, (3, 3), (3, 2)), 8_500, True),
-    ((1, 1, (4, 50, 5), (2, 3, 3), 3, (2, 3, 2), (1, 3, 1)), 27_000, False),
+    ((1, 1, (60,), (5,), 7, (2,), (4,)), 1_800, "guided"),
+    ((2, 1, (7, 40), (3, 3), 6, (3, 3), (2, 3)), 17_000, "unguided"),
+    ((1, 2, (40, 7), (3, 3), 6, (3, 3), (3, 2)), 8_500, "over pixels"),
+    ((1, 1, (4, 50, 5), (2, 3, 3), 3, (2, 3, 2), (1, 3, 1)), 27_000, "unguided"),
 ]
 
 
-@pytest.mark.parametrize(("case", "memory", "guided"), BANDS)
-def test_groups_filtered_in_bands_have_the_same_bits(gpu, case, memory, guided):
+@pytest.mark.parametrize(("case", "memory", "kind"), BANDS)
+def test_groups_filtered_in_bands_have_the_same_bits(gpu, case, memory, kind):
     planes, guide, matched = planes_to_filter(case)
-    noise = variance_of(case) if guided else 2.0
-    settings = (planes, guide if guided else None, matched, *case[3:], noise)
+    noise = 2.0 if kind == "unguided" else variance_of(case)
+    settings = (planes, guide_of(kind, guide), matched, *case[3:], noise, kind == "over pixels")
     whole = filtered(gpu, *settings)
     np.testing.assert_array_equal(filtered(gpu, *settings, on_gpu=True), whole)
     shares: list[float] = []
@@ -296,11 +302,12 @@ def test_groups_filtered_in_bands_have_the_same_bits(gpu, case, memory, guided):
     assert shares[-1] == 1.0
 
 
-@pytest.mark.parametrize("guided", [True, False], ids=["guided", "unguided"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("value", [0.0, 7.3, -1e-5])
-def test_constant_planes_are_unchanged(gpu, value, guided):
+def test_constant_planes_are_unchanged(gpu, value, kind):
     planes = np.full((1, 9, 11), value, np.float32)
-    found = filtered(gpu, planes, planes if guided else None, planes, (4, 4), 9, (3, 3), (4, 4))
+    settings = (planes, guide_of(kind, planes), planes, (4, 4), 9, (3, 3), (4, 4))
+    found = filtered(gpu, *settings, over_pixels=kind == "over pixels")
     np.testing.assert_allclose(found, planes, rtol=1e-5, atol=0)
 
 
@@ -309,7 +316,7 @@ def test_groups_may_be_of_any_magnitude(gpu, rng, scale):
     matched = rng.integers(0, 9, (2, 12, 10)).astype(np.float32)
     planes = (matched + rng.standard_normal(matched.shape)).astype(np.float32)
     arrays = [array * np.float32(scale) for array in (planes, matched, matched)]
-    settings = (*arrays, (5, 4), 6, (3, 3), (4, 4), scale)
+    settings = (*arrays, (5, 4), 6, (3, 3), (4, 4), scale, True)
     assert_same_filtered(filtered(gpu, *settings), filtered(None, *settings))
 
 

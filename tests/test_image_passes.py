@@ -253,50 +253,55 @@ def variance_of(case):
 
 
 @cache
-def filtered_by_reference(case, guided, most=9, uneven=False):
+def filtered_by_reference(case, kind, most=9, uneven=False):
     _, _, _, patch, group, stride, window = case
     planes, guide, matched = planes_to_filter(case, most)
-    taper, variance = taper_of(patch), variance_of(case) if uneven else 4.0
-    return reference.filter_groups(
-        planes, guide if guided else None, matched, group, stride, window, variance, taper
-    )
+    guide, variance = guide_of(kind, guide), variance_of(case) if uneven else 4.0
+    settings = (group, stride, window, variance, taper_of(patch))
+    return reference.filter_groups(planes, guide, matched, *settings, kind == "over pixels")
 
 
-def check_filtering(case, guided, most=9, uneven=False):
+def guide_of(kind, guide):
+    return None if kind == "unguided" else guide
+
+
+def check_filtering(case, kind, most=9, uneven=False):
     _, _, _, patch, group, stride, window = case
     planes, guide, matched = planes_to_filter(case, most)
     options = {"group": group, "window": window}
     options["variance"] = variance_of(case) if uneven else 4.0
+    options["over_pixels"] = kind == "over pixels"
 
     def work(n_threads):
         averager = Averager(patch, stride, Workers(n_threads))
-        return averager.filter_groups(planes, guide if guided else None, matched, **options)
+        return averager.filter_groups(planes, guide_of(kind, guide), matched, **options)
 
-    expected = filtered_by_reference(case, guided, most, uneven)
+    expected = filtered_by_reference(case, kind, most, uneven)
     for found in for_all_instruction_sets(work):
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
 
 
-GUIDED = pytest.mark.parametrize("guided", [True, False], ids=["guided", "unguided"])
+KINDS = ["unguided", "guided", "over pixels"]
+OF_EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
-@GUIDED
+@OF_EACH_KIND
 @pytest.mark.parametrize("case", GROUPS, ids=named)
-def test_filtered_groups_equal_the_reference(case, guided):
-    check_filtering(case, guided)
+def test_filtered_groups_equal_the_reference(case, kind):
+    check_filtering(case, kind)
 
 
-@GUIDED
+@OF_EACH_KIND
 @pytest.mark.parametrize("case", GROUPS[2::3], ids=named)
-def test_groups_with_uneven_noise_equal_the_reference(case, guided):
-    check_filtering(case, guided, uneven=True)
+def test_groups_with_uneven_noise_equal_the_reference(case, kind):
+    check_filtering(case, kind, uneven=True)
 
 
 @pytest.mark.parametrize("most", [0, 1], ids=["constant", "zeros and ones"])
 @pytest.mark.parametrize("case", GROUPS[::3], ids=named)
 def test_ties_are_broken_by_the_order_of_patches(case, most):
-    check_filtering(case, True, most)
+    check_filtering(case, "guided", most)
 
 
 def test_groups_may_be_large(rng):
@@ -310,23 +315,34 @@ def test_groups_may_be_large(rng):
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
 
 
-@GUIDED
+@OF_EACH_KIND
 @pytest.mark.parametrize("value", [0.0, 7.3, -1e-5, 1e6])
-def test_constant_planes_are_unchanged(value, guided):
+def test_constant_planes_are_unchanged(value, kind):
     planes = np.full((1, 12, 13), value, np.float32)
     found = Averager((4, 4), (2, 2)).filter_groups(
-        planes, planes if guided else None, planes, group=18, window=(5, 5)
+        planes,
+        guide_of(kind, planes),
+        planes,
+        group=18,
+        window=(5, 5),
+        over_pixels=kind == "over pixels",
     )
     np.testing.assert_allclose(found, planes, rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-3, 1e6])
-@GUIDED
-def test_nearly_constant_planes_are_hardly_changed_in_any_unit(rng, guided, scale):
+@OF_EACH_KIND
+def test_nearly_constant_planes_are_hardly_changed_in_any_unit(rng, kind, scale):
     # The planes vary only by noise, a thousandth of the noise assumed.
     planes = (scale * (100 + 1e-3 * rng.standard_normal((1, 12, 13)))).astype(np.float32)
     found = Averager((4, 4), (2, 2)).filter_groups(
-        planes, planes if guided else None, planes, group=18, window=(5, 5), variance=scale**2
+        planes,
+        guide_of(kind, planes),
+        planes,
+        group=18,
+        window=(5, 5),
+        variance=scale**2,
+        over_pixels=kind == "over pixels",
     )
     assert np.abs(found - planes).max() < 0.01 * scale
 
@@ -380,8 +396,8 @@ def test_later_rounds_filter_planes_with_strong_noise_after_some_of_it_was_remov
     matched = np.stack([second[0], second[1] / tau])
     less_noisy = second[1] + tau * (strong - second[1])
     expected = [
-        guided.run(planes[:1], second[:1], matched, Workers())[0],
-        guided.run(less_noisy[None], second[1:], matched, Workers(), variance=tau**2)[0],
+        guided.run(planes[:1], second[:1], matched, Workers(), over_pixels=True)[0],
+        last.run(less_noisy[None], second[1:], matched, Workers(), variance=tau**2)[0],
     ]
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
 

@@ -193,6 +193,7 @@ class GroupWorker : public BlockWorker {
     t.noise = noise_.data();
     t.out = samples_.data();
     t.weights = weights_.data();
+    t.over_pixels = pass_.over_pixels;
     return t;
   }
 

@@ -37,6 +37,7 @@ struct ImageCoding : ImagePass {
 struct GroupFiltering : ImagePass {
   int group;                     // patches per group, including that of the grid
   const float* guide = nullptr;  // (planes, pixels): an estimate of the image
+  bool over_pixels = false;      // as in GroupTask
   int matched_planes;            // planes on which patches are compared
   const float* matched;          // (matched_planes, pixels)
   const float* noise;            // (planes, pixels): energy of the noise in the patch at each pixel

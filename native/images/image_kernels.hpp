@@ -10,6 +10,10 @@ namespace kronlearn {
 // Θ = I − D (G Gᵀ + D)⁻¹. G is the group in the guide, an estimate of the image, and D = diag(noise). Without a
 // guide, Y Yᵀ, which contains the noise, takes the place of G Gᵀ + D. The mean of the group, over all its pixels, is
 // subtracted first and added again.
+//
+// With `over_pixels`, the result is the mean of Θ Y and Y S, where S = I − (Gᵀ G + e I)⁻¹ e combines the pixels of each
+// patch, in the same way for all patches, and e is the mean energy of the noise at a pixel of the group. Here the mean
+// patch of the guide is subtracted first and added again. The errors of the two differ.
 struct GroupTask {
   int group, features;
   const float* samples;  // (group, features)
@@ -17,6 +21,7 @@ struct GroupTask {
   const float* noise;    // (group): energy of the noise in each patch
   float* out;            // (group, features): Θ Y; may be the samples themselves
   float* weights;        // (group): 1 / ‖row of Θ‖², larger the less noise is left in a patch
+  bool over_pixels;      // needs a guide
 };
 
 constexpr int kShifts = 4;      // windows at adjacent positions that are compared at a time

@@ -1,5 +1,10 @@
-// The ridge regression of a group of similar patches that GroupTask defines, with one patch per vector lane.
+// The ridge regressions of a group of similar patches that GroupTask defines: every column of a matrix, of which each
+// vector lane has one, is replaced by a linear combination of all columns. The columns are the patches or, in the
+// transposed matrix, the pixels.
 #pragma once
+
+#include <algorithm>
+#include <utility>
 
 #include "images/image_kernels.hpp"
 #include "runtime/arena.hpp"
@@ -8,38 +13,37 @@ namespace kronlearn::KRONLEARN_SET {
 
 class Ridge {
  public:
-  Ridge(const GroupTask& task, Arena<float> arena)
-      : task_(task),
-        size_((task.group + kStep - 1) / kStep * kStep),
-        vectors_(size_ / kLanes<float>) {
-    const int64_t patches = int64_t(task.features + kRows - 1) / kRows * kRows * vectors_;
-    samples_ = arena.vectors(patches);
-    guide_ = task.guide ? arena.vectors(patches) : samples_;
-    result_ = arena.vectors(patches);
+  Ridge(const GroupTask& task, Arena<float> arena) : task_(task) {
+    int64_t matrices = 0, squares = 0;
+    const auto make_room = [&](int rows, int columns) {
+      set_shape(rows, columns);
+      matrices = std::max(matrices, int64_t(rounded(rows, kRows)) * vectors_);
+      squares = std::max(squares, int64_t(size_) * vectors_);
+    };
+    make_room(task.features, task.group);
+    if (task.over_pixels) make_room(task.group, task.features);
+    samples_ = arena.vectors(matrices);
+    guide_ = task.guide ? arena.vectors(matrices) : samples_;
+    result_ = arena.vectors(matrices);
+    over_pixels_ = task.over_pixels ? arena.vectors(matrices) : nullptr;
+    matrix_ = arena.vectors(squares);
     column_ = arena.vectors(task.features);
-    matrix_ = arena.vectors(int64_t(size_) * vectors_);
-    noise_ = arena.vectors(vectors_);
+    mean_patch_ = arena.vectors(task.features);
+    noise_ = arena.vectors(std::max(task.group, task.features) + kStep);
     bytes_ = arena.bytes();
   }
 
   size_t bytes() const { return bytes_; }
 
   void run() {
-    float* noise = numbers(noise_);
-    for (int i = 0; i < size_; ++i) noise[i] = i < task_.group ? task_.noise[i] : 0.0f;
-    load_patches(task_.guide ? task_.guide : task_.samples, guide_);
-    const float mean = mean_of(guide_);
-    subtract(mean, guide_);
-    if (task_.guide) {
-      load_patches(task_.samples, samples_);
-      subtract(mean, samples_);
+    if (task_.over_pixels) regress_over_pixels();
+    regress_over_patches();
+    if (!task_.over_pixels) return;
+    const float* other = numbers(over_pixels_);
+    for (int k = 0; k < task_.group; ++k, other += rounded(task_.features, kStep)) {
+      float* patch = task_.out + int64_t(k) * task_.features;
+      for (int p = 0; p < task_.features; ++p) patch[p] = (patch[p] + other[p]) / 2;
     }
-    multiply_guide();
-    regularize();
-    invert();
-    if (!task_.guide) limit_noise();
-    weigh();
-    apply(mean);
   }
 
  private:
@@ -60,8 +64,75 @@ class Ridge {
     return reinterpret_cast<const float*>(vectors);
   }
 
-  // (group, features) → (features, size). Lanes past the group are zero.
+  static int rounded(int count, int step) { return (count + step - 1) / step * step; }
+
+  // All that follow work on matrices (rows, columns).
+  void set_shape(int rows, int columns) {
+    rows_ = rows;
+    columns_ = columns;
+    size_ = rounded(columns, kStep);
+    vectors_ = size_ / kLanes<float>;
+  }
+
+  void regress_over_patches() {
+    set_shape(task_.features, task_.group);
+    float* noise = numbers(noise_);
+    for (int i = 0; i < size_; ++i) noise[i] = i < task_.group ? task_.noise[i] : 0.0f;
+    const float mean = average_patch();
+    load_transposed_patches(task_.guide ? task_.guide : task_.samples, mean, guide_);
+    if (task_.guide) load_transposed_patches(task_.samples, mean, samples_);
+    invert_regularized();
+    if (!task_.guide) limit_noise();
+    weigh();
+    apply();
+    store_transposed_patches(mean);
+  }
+
+  void regress_over_pixels() {
+    set_shape(task_.group, task_.features);
+    float* noise = numbers(noise_);
+    float energy = 0;
+    for (int k = 0; k < task_.group; ++k) energy += task_.noise[k];
+    for (int i = 0; i < size_; ++i)
+      noise[i] = i < task_.features ? energy / float(task_.features) : 0.0f;
+    average_patch();
+    load_patches(task_.guide, guide_);
+    load_patches(task_.samples, samples_);
+    invert_regularized();
+    apply();
+    std::swap(result_, over_pixels_);
+    float* out = numbers(over_pixels_);
+    const float* mean = numbers(mean_patch_);
+    for (int k = 0; k < task_.group; ++k, out += size_)
+      for (int p = 0; p < task_.features; ++p) out[p] += mean[p];
+  }
+
+  // Computes the mean patch of the guide or, without one, of the samples; returns the mean of its pixels.
+  float average_patch() {
+    const float* patches = task_.guide ? task_.guide : task_.samples;
+    float* mean = numbers(mean_patch_);
+    std::fill_n(mean, task_.features, 0.0f);
+    for (int k = 0; k < task_.group; ++k, patches += task_.features)
+      for (int p = 0; p < task_.features; ++p) mean[p] += patches[p];
+    float total = 0;
+    for (int p = 0; p < task_.features; ++p) {
+      mean[p] /= float(task_.group);
+      total += mean[p];
+    }
+    return total / float(task_.features);
+  }
+
+  // (group, features) → (group, size) without the mean patch. Lanes past the features are zero.
   void load_patches(const float* patches, Vector* out) {
+    const float* mean = numbers(mean_patch_);
+    std::fill_n(out, rounded(rows_, kRows) * vectors_, Vector{});
+    float* row = numbers(out);
+    for (int k = 0; k < task_.group; ++k, row += size_, patches += task_.features)
+      for (int p = 0; p < task_.features; ++p) row[p] = patches[p] - mean[p];
+  }
+
+  // (group, features) → (features, size) without a mean. Lanes past the group are zero.
+  void load_transposed_patches(const float* patches, float mean, Vector* out) {
     const int features = task_.features;
     for (int v = 0; v < vectors_; ++v) {
       const float* rows[kLanes<float>];
@@ -72,21 +143,27 @@ class Ridge {
       load_transposed<float>(rows, features, false, column_);
       const Int<float> used = lane_numbers<float>() < lanes_used(v);
       for (int p = 0; p < features; ++p)
-        out[p * vectors_ + v] = (Vector)((Int<float>)column_[p] & used);
+        out[p * vectors_ + v] = (Vector)((Int<float>)(column_[p] - mean) & used);
       for (int p = features; p % kRows != 0; ++p) out[p * vectors_ + v] = Vector{};
     }
   }
 
-  float mean_of(const Vector* patches) const {
-    Vector sum{};
-    for (int p = 0; p < task_.features * vectors_; ++p) sum += patches[p];
-    float total = 0;
-    for (int l = 0; l < kLanes<float>; ++l) total += sum[l];
-    return total / float(task_.features * task_.group);
+  // out = result + mean, transposed.
+  void store_transposed_patches(float mean) {
+    const int features = task_.features;
+    for (int v = 0; v < vectors_; ++v) {
+      float* rows[kLanes<float>];
+      for (int l = 0; l < lanes_used(v); ++l)
+        rows[l] = task_.out + int64_t(v * kLanes<float> + l) * features;
+      for (int p = 0; p < features; ++p) column_[p] = result_[p * vectors_ + v] + mean;
+      store_transposed<float>(column_, features, lanes_used(v), rows);
+    }
   }
 
-  void subtract(float mean, Vector* patches) {
-    for (int p = 0; p < task_.features * vectors_; ++p) patches[p] -= mean;
+  void invert_regularized() {
+    multiply_guide();
+    regularize();
+    invert();
   }
 
   // sums[r][v] = Σ_p left[p · step + r · row] · right[p · vectors + v]
@@ -118,27 +195,27 @@ class Ridge {
     if (vectors_ - v == 1) tile(Width<1>{}, v);
   }
 
-  // matrix = G Gᵀ
+  // matrix = Gᵀ G
   void multiply_guide() {
     for (int i = 0; i < size_; i += kRows)
       for_columns([&](auto width, int v) {
         constexpr int V = decltype(width)::value;
         Vector sums[kRows][V];
-        multiply<V>(numbers(guide_) + i, size_, 1, guide_ + v, task_.features, sums);
+        multiply<V>(numbers(guide_) + i, size_, 1, guide_ + v, rows_, sums);
         for (int r = 0; r < kRows; ++r)
           for (int c = 0; c < V; ++c) matrix_[(i + r) * vectors_ + v + c] = sums[r][c];
       });
   }
 
-  // matrix += D; rows and columns past the group are those of the identity.
+  // matrix += D; rows and columns past the last column of the group are those of the identity.
   void regularize() {
     float* matrix = numbers(matrix_);
     float trace = 0;
-    for (int i = 0; i < task_.group; ++i) trace += matrix[i * size_ + i];
+    for (int i = 0; i < columns_; ++i) trace += matrix[i * size_ + i];
     const float share = task_.guide ? 1.0f : kLeastNoise;
-    for (int i = 0; i < task_.group; ++i)
-      matrix[i * size_ + i] += share * task_.noise[i] + kRounding * trace;
-    for (int i = task_.group; i < size_; ++i) {
+    for (int i = 0; i < columns_; ++i)
+      matrix[i * size_ + i] += share * numbers(noise_)[i] + kRounding * trace;
+    for (int i = columns_; i < size_; ++i) {
       for (int j = 0; j < size_; ++j) matrix[i * size_ + j] = matrix[j * size_ + i] = 0;
       matrix[i * size_ + i] = 1;
     }
@@ -216,10 +293,9 @@ class Ridge {
     }
   }
 
-  // out = Θ · samples + mean
-  void apply(float mean) {
-    const int features = task_.features;
-    for (int p = 0; p < features; p += kRows)
+  // result = samples · (I − matrix · D)
+  void apply() {
+    for (int p = 0; p < rows_; p += kRows)
       for_columns([&](auto width, int v) {
         constexpr int V = decltype(width)::value;
         Vector sums[kRows][V];
@@ -227,16 +303,9 @@ class Ridge {
         for (int r = 0; r < kRows; ++r)
           for (int c = 0; c < V; ++c) {
             const int at = (p + r) * vectors_ + v + c;
-            result_[at] = samples_[at] - noise_[v + c] * sums[r][c] + mean;
+            result_[at] = samples_[at] - noise_[v + c] * sums[r][c];
           }
       });
-    for (int v = 0; v < vectors_; ++v) {
-      float* rows[kLanes<float>];
-      for (int l = 0; l < lanes_used(v); ++l)
-        rows[l] = task_.out + int64_t(v * kLanes<float> + l) * features;
-      for (int p = 0; p < features; ++p) column_[p] = result_[p * vectors_ + v];
-      store_transposed<float>(column_, features, lanes_used(v), rows);
-    }
   }
 
   // Returns how many lanes of the v-th vectors hold a patch of the group.
@@ -246,8 +315,9 @@ class Ridge {
   }
 
   const GroupTask& task_;
-  const int size_, vectors_;  // length of the rows of the matrix, in floats and in vectors
-  Vector *samples_, *guide_, *result_, *column_, *matrix_, *noise_;
+  int rows_, columns_;
+  int size_, vectors_;  // length of a row, in floats and in vectors
+  Vector *samples_, *guide_, *result_, *over_pixels_, *matrix_, *column_, *mean_patch_, *noise_;
   size_t bytes_;
 };
 

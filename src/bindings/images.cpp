@@ -64,16 +64,17 @@ void code_image(const kronlearn::Dictionary<float>& dictionary, Array<const floa
 void filter_groups(Array<const float> image, Optional<const float> guide,
                    Array<const float> matched, Array<float> numerator, Array<float> denominator,
                    const Axes& axes, int group, Array<const float> taper, Array<const float> noise,
-                   int threads, nb::object progress, const std::string& instruction_set) {
+                   bool over_pixels, int threads, nb::object progress, const std::string& instruction_set) {
   kronlearn::GroupFiltering pass{};
   prepare(pass, axes, image, numerator, denominator, threads, instruction_set);
   const size_t pixels = image.size() / size_t(pass.planes);
   if (group < 1 || group > kMostInGroup || int64_t(taper.size()) != features_of(pass) ||
       matched.size() == 0 || matched.size() % pixels ||
-      (noise.size() != 1 && noise.size() != image.size()))
+      (noise.size() != 1 && noise.size() != image.size()) || (over_pixels && !guide))
     throw nb::value_error("groups do not fit the image");
   pass.group = group;
   pass.guide = pointer<const float>(guide, image.size(), "guide");
+  pass.over_pixels = over_pixels;
   pass.matched_planes = int(matched.size() / pixels);
   pass.matched = matched.data();
   pass.noise = noise.data();
@@ -91,7 +92,7 @@ void bind_images(nb::module_& m) {
         "progress"_a.none() = nb::none(), "instruction_set"_a = "");
   m.def("filter_groups", &filter_groups, "image"_a, "guide"_a.none(), "matched"_a,
         "numerator"_a.noconvert(), "denominator"_a.noconvert(), "axes"_a, "group"_a, "taper"_a,
-        "noise"_a, "threads"_a = 1, "progress"_a.none() = nb::none(), "instruction_set"_a = "");
+        "noise"_a, "over_pixels"_a = false, "threads"_a = 1, "progress"_a.none() = nb::none(), "instruction_set"_a = "");
 }
 
 }  // namespace bindings

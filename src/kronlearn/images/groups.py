@@ -57,6 +57,7 @@ class GroupFilter:
         workers: Workers,
         variance: float | Float32 = 1.0,
         on_share: Callable[[float], None] | None = None,
+        over_pixels: bool = False,
     ) -> Float32:
         """Planes (C, *spatial), with noise, as :meth:`Averager.filter_groups` filters them."""
         shape = planes.shape[1:]
@@ -69,12 +70,20 @@ class GroupFilter:
 
             there = None if guide is None else turned(guide)
             noise = variance if isinstance(variance, float) else turned(variance)
-            found = self.run(turned(planes), there, turned(matched), workers, noise, on_share)
+            found = self.run(
+                turned(planes), there, turned(matched), workers, noise, on_share, over_pixels
+            )
             return contiguous(np.moveaxis(found, -1, longest))
         patch, stride, window = self.sizes(shape)
         averager = Averager(patch, stride, workers, on_share)
         return averager.filter_groups(
-            planes, guide, matched, group=self.group, window=window, variance=variance
+            planes,
+            guide,
+            matched,
+            group=self.group,
+            window=window,
+            variance=variance,
+            over_pixels=over_pixels,
         )
 
 
@@ -88,7 +97,7 @@ class Effort:
 
     After the first round, planes with strong noise enter the guided filter with only a part τ of
     that noise: ``X + τ (Y - X)``. In the last round, their unguided filter is left out, since it
-    would bring noise back.
+    would bring noise back, and the guided filter also combines pixels.
 
     Parameters
     ----------
@@ -174,7 +183,13 @@ def refine(
             noisy += estimate
         # The caller keeps a reference to the estimate: overwrite it.
         estimate[...] = effort.guided.run(
-            noisy, estimate, estimate[:n_matched], workers, variance, part_of(tell, 1, 2)
+            noisy,
+            estimate,
+            estimate[:n_matched],
+            workers,
+            variance,
+            part_of(tell, 1, 2),
+            over_pixels=is_last,
         )
         if has_feedback:
             _scale(estimate, feedback)

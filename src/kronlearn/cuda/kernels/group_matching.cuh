@@ -8,7 +8,9 @@ namespace kronlearn {
 
 struct GroupTask {
   PatchGrid grid;
-  int group, size;             // patches of a group; the same, rounded up to a multiple of four
+  int group;                   // patches of a group
+  int over_pixels;             // whether to regress over pixels, too, and average the results
+  int matrix, square;          // numbers in the largest matrix of patches, and in the largest one to be inverted
   int planes, matched_planes;  // planes of image, guide and sums; planes on which patches are compared
   int candidates;              // the most patches in a window
   int64 count;                 // groups

@@ -26,58 +26,79 @@ KRONLEARN_DEVICE float sum_of_block(float x, float* warps) {
   return sum;
 }
 
-// Filters the group of patches at these offsets. Matrices of patches are (features, size), one column per
-// patch; the columns past the group are zero.
+// Filters the group of patches at these offsets: every column of a matrix is replaced by a linear combination of
+// all columns. Matrices are (rows, size); the columns are the patches or, in the transposed matrices, the pixels.
 class Ridge {
  public:
   struct Memory {
-    float *samples, *guide;  // (features rounded up to a multiple of kSide, size); the same array without a guide
+    float *samples, *guide;  // (rows rounded up to a multiple of kSide, size); the same array without a guide
     float* matrix;           // (size, size)
     float *pivots, *column;  // (kSide, size)
-    float *noise, *weights;  // (size)
+    float *noise, *means;    // (size): of the columns
+    float* weights;          // (group)
     float* warps;            // (kWarpsOfBlock)
   };
 
   KRONLEARN_DEVICE Ridge(const GroupTask& task, const Memory& memory, const int* offsets)
-      : task_(task), m_(memory), offsets_(offsets), size_(task.size), scale_(task.scale()) {}
+      : task_(task), m_(memory), offsets_(offsets), scale_(task.scale()) {}
 
   KRONLEARN_DEVICE void run(int plane) {
     const int64 first = plane * task_.pixels;
-    load((task_.guide ? task_.guide : task_.image) + first, m_.guide);
-    if (task_.guide) load(task_.image + first, m_.samples);
-    __syncthreads();
-    const float mean = centre();
-    multiply_guide();
-    regularize(first);
-    for (int c = 0; c < size_; c += kSide) eliminate(c);
-    weigh(task_.weights + first);
-    apply(mean, task_.sums + first);
-    __syncthreads();
+    regress(first, false);
+    if (task_.over_pixels) regress(first, true);
   }
 
  private:
-  KRONLEARN_DEVICE int features() const { return task_.grid.features; }
-  KRONLEARN_DEVICE int rows() const { return (features() + kSide - 1) / kSide * kSide; }
+  KRONLEARN_DEVICE void regress(int64 first, bool over_pixels) {
+    over_pixels_ = over_pixels;
+    rows_ = over_pixels ? task_.group : task_.grid.features;
+    columns_ = over_pixels ? task_.grid.features : task_.group;
+    size_ = (columns_ + kSide - 1) / kSide * kSide;
+    load((task_.guide ? task_.guide : task_.image) + first, m_.guide);
+    if (task_.guide) load(task_.image + first, m_.samples);
+    __syncthreads();
+    centre();
+    multiply_guide();
+    find_noise(first);
+    regularize();
+    for (int c = 0; c < size_; c += kSide) eliminate(c);
+    if (!over_pixels) weigh(task_.weights + first);
+    apply(task_.sums + first);
+    __syncthreads();
+  }
 
-  KRONLEARN_DEVICE void load(const float* plane, float* patches) {
-    for (int e = threadIdx.x; e < rows() * size_; e += blockDim.x) {
-      const int f = e / size_, k = e - f * size_;
-      const bool used = f < features() && k < task_.group;
-      patches[e] = used ? plane[offsets_[k] + task_.pixel_offsets[f]] : 0.0f;
+  KRONLEARN_DEVICE int padded_rows() const { return (rows_ + kSide - 1) / kSide * kSide; }
+  KRONLEARN_DEVICE int patch_at(int row, int column) const { return over_pixels_ ? row : column; }
+  KRONLEARN_DEVICE int pixel_at(int row, int column) const { return over_pixels_ ? column : row; }
+
+  KRONLEARN_DEVICE void load(const float* plane, float* out) {
+    for (int e = threadIdx.x; e < padded_rows() * size_; e += blockDim.x) {
+      const int r = e / size_, c = e - r * size_;
+      const bool used = r < rows_ && c < columns_;
+      out[e] = used ? plane[offsets_[patch_at(r, c)] + task_.pixel_offsets[pixel_at(r, c)]] : 0.0f;
     }
   }
 
-  // Subtracts the mean of the guide and returns it.
-  KRONLEARN_DEVICE float centre() {
-    float sum = 0;
-    for (int e = threadIdx.x; e < features() * size_; e += blockDim.x) sum += m_.guide[e];
-    const float mean = sum_of_block(sum, m_.warps) / float(features() * task_.group);
-    for (int e = threadIdx.x; e < features() * size_; e += blockDim.x) {
-      m_.guide[e] -= mean;
-      if (task_.guide) m_.samples[e] -= mean;
+  // Subtracts the mean of the guide or, over pixels, its mean patch.
+  KRONLEARN_DEVICE void centre() {
+    if (over_pixels_) {
+      for (int c = threadIdx.x; c < size_; c += blockDim.x) {
+        float sum = 0;
+        for (int r = 0; r < rows_; ++r) sum += m_.guide[r * size_ + c];
+        m_.means[c] = sum / float(rows_);
+      }
+    } else {
+      float sum = 0;
+      for (int e = threadIdx.x; e < rows_ * size_; e += blockDim.x) sum += m_.guide[e];
+      const float mean = sum_of_block(sum, m_.warps) / float(rows_ * columns_);
+      for (int c = threadIdx.x; c < size_; c += blockDim.x) m_.means[c] = mean;
     }
     __syncthreads();
-    return mean;
+    for (int e = threadIdx.x; e < rows_ * size_; e += blockDim.x) {
+      m_.guide[e] -= m_.means[e % size_];
+      if (task_.guide) m_.samples[e] -= m_.means[e % size_];
+    }
+    __syncthreads();
   }
 
   KRONLEARN_DEVICE void multiply_guide() {
@@ -85,13 +106,13 @@ class Ridge {
     for (int t = threadIdx.x; t < side * side; t += blockDim.x) {
       const int i = t / side * kSide, j = t % side * kSide;
       Tile sums = {};
-      for (int f = 0; f < features(); ++f) {
-        const Four<float> left = four_at(m_.guide + f * size_ + i);
-        const Four<float> right = four_at(m_.guide + f * size_ + j);
+      for (int r = 0; r < rows_; ++r) {
+        const Four<float> left = four_at(m_.guide + r * size_ + i);
+        const Four<float> right = four_at(m_.guide + r * size_ + j);
 #pragma unroll
-        for (int r = 0; r < kSide; ++r)
+        for (int p = 0; p < kSide; ++p)
 #pragma unroll
-          for (int q = 0; q < kSide; ++q) sums[r][q] += left.x[r] * right.x[q];
+          for (int q = 0; q < kSide; ++q) sums[p][q] += left.x[p] * right.x[q];
       }
       store(sums, i, j);
     }
@@ -108,21 +129,29 @@ class Ridge {
     }
   }
 
-  // Adds the noise to the diagonal. Rows and columns past the group become those of the identity.
-  KRONLEARN_DEVICE void regularize(int64 first) {
-    const int group = task_.group;
+  // The energy of the noise in each patch or, over pixels, the mean energy in a column of the matrix.
+  KRONLEARN_DEVICE void find_noise(int64 first) {
+    const int k = threadIdx.x;
+    const bool is_patch = k < task_.group;
+    float noise = is_patch && task_.noises ? task_.noises[first + offsets_[k]] : task_.noise;
+    if (!is_patch) noise = 0.0f;
+    if (over_pixels_) {
+      const float mean = sum_of_block(noise, m_.warps) / float(task_.grid.features);
+      noise = k < columns_ ? mean : 0.0f;
+    }
+    if (k < size_) m_.noise[k] = noise;
+    __syncthreads();
+  }
+
+  // Adds the noise to the diagonal. Rows and columns past the last column become those of the identity.
+  KRONLEARN_DEVICE void regularize() {
     const int i = threadIdx.x;
-    const float own = i < group ? m_.matrix[i * (size_ + 1)] : 0.0f;
+    const float own = i < columns_ ? m_.matrix[i * (size_ + 1)] : 0.0f;
     const float trace = sum_of_block(own, m_.warps);
     const float share = task_.guide ? 1.0f : kLeastNoise;
-    if (i < size_) {
-      const float noise = i < group && task_.noises ? task_.noises[first + offsets_[i]] : task_.noise;
-      m_.noise[i] = i < group ? noise : 0.0f;
-    }
-    __syncthreads();
     for (int e = threadIdx.x; e < size_ * size_; e += blockDim.x) {
       const int r = e / size_, c = e - r * size_;
-      if (r >= group || c >= group)
+      if (r >= columns_ || c >= columns_)
         m_.matrix[e] = r == c ? 1.0f : 0.0f;
       else if (r == c)
         m_.matrix[e] += share * m_.noise[r] + kRounding * trace;
@@ -216,18 +245,19 @@ class Ridge {
     __syncthreads();
   }
 
-  // Adds the filtered patches, (I − noise · matrix) · samples + mean, to their pixels, each with its weight.
-  KRONLEARN_DEVICE void apply(float mean, int64* sums) {
+  // Adds the filtered patches, samples · (I − matrix · noise) + means, to their pixels, each with its weight.
+  KRONLEARN_DEVICE void apply(int64* sums) {
     const int side = size_ / kSide;
-    for (int t = threadIdx.x; t < rows() / kSide * side; t += blockDim.x) {
-      const int f = t / side * kSide, j = t % side * kSide;
+    const float share = task_.over_pixels ? 0.5f * scale_ : scale_;
+    for (int t = threadIdx.x; t < padded_rows() / kSide * side; t += blockDim.x) {
+      const int i = t / side * kSide, j = t % side * kSide;
       Tile products = {};
-      for (int i = 0; i < size_; i += kSide) {
+      for (int l = 0; l < size_; l += kSide) {
         Four<float> left[kSide], right[kSide];
 #pragma unroll
         for (int r = 0; r < kSide; ++r) {
-          left[r] = four_at(m_.samples + (f + r) * size_ + i);
-          right[r] = four_at(m_.matrix + (i + r) * size_ + j);
+          left[r] = four_at(m_.samples + (i + r) * size_ + l);
+          right[r] = four_at(m_.matrix + (l + r) * size_ + j);
         }
 #pragma unroll
         for (int r = 0; r < kSide; ++r)
@@ -236,15 +266,16 @@ class Ridge {
 #pragma unroll
             for (int s = 0; s < kSide; ++s) products[r][q] += left[r].x[s] * right[s].x[q];
       }
-      for (int r = 0; r < kSide && f + r < features(); ++r) {
-        const int64 place = task_.pixel_offsets[f + r];
-        const float taper = task_.taper[f + r] * scale_;
+      for (int r = 0; r < kSide && i + r < rows_; ++r) {
 #pragma unroll
         for (int q = 0; q < kSide; ++q) {
-          const int k = j + q;
-          if (k >= task_.group) continue;
-          const float value = m_.samples[(f + r) * size_ + k] - m_.noise[k] * products[r][q] + mean;
-          add_exactly(sums + offsets_[k] + place, to_integer(m_.weights[k] * taper * value));
+          const int c = j + q;
+          if (c >= columns_) continue;
+          const int k = patch_at(i + r, c), f = pixel_at(i + r, c);
+          const float value =
+              m_.samples[(i + r) * size_ + c] - m_.noise[c] * products[r][q] + m_.means[c];
+          add_exactly(sums + offsets_[k] + task_.pixel_offsets[f],
+                      to_integer(m_.weights[k] * (task_.taper[f] * share) * value));
         }
       }
     }
@@ -253,8 +284,10 @@ class Ridge {
   const GroupTask& task_;
   const Memory& m_;
   const int* offsets_;
-  const int size_;
   const float scale_;
+  bool over_pixels_ = false;
+  int rows_ = 0, columns_ = 0;
+  int size_ = 0;  // columns_, rounded up to a multiple of kSide
 };
 
 }  // namespace kronlearn

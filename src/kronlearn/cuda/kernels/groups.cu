@@ -44,20 +44,21 @@ KRONLEARN_KERNEL __launch_bounds__(256) void filter_groups(
     free += (count + 3) / 4 * 4;
     return taken;
   };
-  const int size = task.size, rows = (task.grid.features + kSide - 1) / kSide * kSide;
+  const int features = task.grid.features, longest = task.group > features ? task.group : features;
   int* offsets = reinterpret_cast<int*>(take(task.group));
-  float* here = take(task.matched_planes * task.grid.features);
+  float* here = take(task.matched_planes * features);
   // Keys first, and then the matrix.
-  float* matrix = take(task.candidates > size * size ? task.candidates : size * size);
-  float* guide = take(rows * size);
-  float* samples = task.guide ? take(rows * size) : guide;
-  float* pivots = take(kSide * size);
-  float* column = take(kSide * size);
-  float* noise = take(size);
-  float* weights = take(size);
+  float* matrix = take(task.candidates > task.square ? task.candidates : task.square);
+  float* guide = take(task.matrix);
+  float* samples = task.guide ? take(task.matrix) : guide;
+  float* pivots = take(kSide * (longest + kSide));
+  float* column = take(kSide * (longest + kSide));
+  float* noise = take(longest + kSide);
+  float* means = take(longest + kSide);
+  float* weights = take(task.group);
   float* warps = take(kWarpsOfBlock);
   if (threadIdx.x == 0)
-    memory = {samples, guide, matrix, pivots, column, noise, weights, warps};
+    memory = {samples, guide, matrix, pivots, column, noise, means, weights, warps};
   __syncthreads();
   Matcher matcher(task, matching, here, reinterpret_cast<unsigned*>(matrix), offsets);
   Ridge ridge(task, memory, offsets);
