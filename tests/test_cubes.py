@@ -711,6 +711,7 @@ def test_zarr_stores_keep_their_other_content(version, tmp_path, rng):
     for target in ("b.zarr", "d.zip", "e.ZIP", "e.ZIP"):
         copy(open_cube(path), tmp_path / target, lambda v: v + 1)
         again = open_cube(tmp_path / target)
+        assert (tmp_path / target).is_dir() == (target == "b.zarr")
         np.testing.assert_array_equal(again.read(slice(None)), whole(path) + 1)
         if target != "b.zarr":
             continue
