@@ -27,10 +27,16 @@ class OverlapAverage:
     Parameters
     ----------
     grid : PatchGrid
+    means : array of shape (N,) or None
+        Means to add to the patches.
+    weights : array of shape (N,) or None
+        A positive weight of each patch.
     """
 
-    def __init__(self, grid: PatchGrid) -> None:
-        self.grid = grid
+    def __init__(
+        self, grid: PatchGrid, means: NDArray[Any] | None, weights: NDArray[Any] | None
+    ) -> None:
+        self.grid, self.means, self.weights = grid, means, weights
         self.done = 0
         if any(
             np.diff(starts).max(initial=0) > m
@@ -47,20 +53,20 @@ class OverlapAverage:
         self._first: NDArray[Any] | None = None
         self._total: NDArray[np.float64] | None = None
 
-    def next_rows(self, block: NDArray[Any]) -> slice:
-        """Return the rows of the next patches (n, *patch) among all patches."""
-        rows = slice(self.done, self.done + len(block))
+    def add(self, block: NDArray[Any]) -> None:
+        """Add the next patches (n, *patch)."""
         if block.shape[1:] != self.grid.patch:
             raise ValueError(
                 f"A block of patches has shape {block.shape}; earlier blocks had patches of shape "
                 f"{self.grid.patch}."
             )
-        if rows.stop > len(self.grid):
-            raise ValueError(f"There are {rows.stop} patches or more; {self._expected}")
-        return rows
-
-    def add(self, block: NDArray[Any], weights: NDArray[Any] | None = None) -> None:
-        """Add the next patches (n, *patch), each with a positive weight if there are weights."""
+        if self.done + len(block) > len(self.grid):
+            raise ValueError(
+                f"There are {self.done + len(block)} patches or more; {self._expected}"
+            )
+        if self.means is not None:
+            means = self.means[self.done : self.done + len(block)]
+            block = block + means.reshape(-1, *[1] * len(self.grid.patch))
         if self._first is not None and block.dtype != self._first.dtype:
             raise ValueError(
                 f"A block of patches has dtype {block.dtype}; earlier blocks had "
@@ -69,23 +75,25 @@ class OverlapAverage:
         if self._first is None:
             self._first = np.zeros(math.prod(self.grid.shape), block.dtype)
             self._differences = np.zeros(self._first.shape, np.result_type(block.dtype, np.float64))
-            if weights is not None:
+            if self.weights is not None:
                 self._total = np.zeros(self._first.shape)
         step = max(1, _NUMBERS // math.prod(self.grid.patch))
         for start in range(0, len(block), step):
-            part = slice(start, start + step)
-            self._add_part(block[part], None if weights is None else weights[part])
+            self._add_part(block[start : start + step])
 
-    def _add_part(self, block: NDArray[Any], weights: NDArray[Any] | None) -> None:
+    def _add_part(self, block: NDArray[Any]) -> None:
         """Add patches that have few enough pixels."""
         assert self._first is not None
-        new, members = self._is_new(block), (slice(None), *[None] * len(self.grid.patch))
-        pixels = self.grid.first_pixels(self._numbers(block))[members] + self.grid.offsets
+        numbers = np.arange(self.done, self.done + len(block))
+        # An index that makes numbers per patch numbers per pixel.
+        per_pixel = (slice(None), *[None] * len(self.grid.patch))
+        pixels = self.grid.first_pixels(numbers)[per_pixel] + self.grid.offsets
+        new = self._are_new(numbers)
         self._first[pixels[new]] = block[new]
         difference = self._difference(block, self._first[pixels])
-        if weights is not None:
+        if self.weights is not None:
             assert self._total is not None
-            shares = np.broadcast_to(weights[members], block.shape)
+            shares = np.broadcast_to(self.weights[numbers][per_pixel], block.shape)
             np.add.at(self._total, pixels.ravel(), shares.ravel())
             difference = difference * shares
         np.add.at(self._differences, pixels.ravel(), difference.ravel())
@@ -116,17 +124,13 @@ class OverlapAverage:
             raise ValueError(f"The patches contain NaN, which {dtype} cannot hold.")
         return in_range(image, dtype)
 
-    def _numbers(self, block: NDArray[Any]) -> NDArray[np.intp]:
-        """Return the numbers of the next patches."""
-        return np.arange(self.done, self.done + len(block))
-
-    def _is_new(self, block: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which pixels (n, *patch) of the next patches no earlier patch covers.
+    def _are_new(self, numbers: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Return which pixels (n, *patch) of the patches ``numbers`` no earlier patch covers.
 
         Those are the pixels that the patch before misses along every axis.
         """
-        new = np.ones(block.shape, bool)
-        indices = np.unravel_index(self._numbers(block), self.grid.grid_shape)
+        new = np.ones((len(numbers), *self.grid.patch), bool)
+        indices = np.unravel_index(numbers, self.grid.grid_shape)
         offsets = np.indices(self.grid.patch, sparse=True)
         axes = zip(self.grid.starts, indices, self.grid.patch, offsets, strict=True)
         for starts, k, size, offset in axes:
