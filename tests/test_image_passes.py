@@ -398,6 +398,15 @@ def test_a_strongly_noisy_image_gets_another_round_and_less_of_the_noise():
     assert errors[1] < 0.99 * errors[0]
 
 
+@pytest.mark.parametrize("n_matched", [1, 2])
+def test_patches_are_compared_on_the_first_planes_only(rng, n_matched):
+    planes = 10 + rng.standard_normal((2, 40, 33)).astype(np.float32)
+    others = np.stack([planes[0], planes[1, ::-1]])
+    effort = replace(EFFORTS["default"], n_matched=n_matched)
+    found, expected = (refine(each, None, effort, Workers())[0] for each in (others, planes))
+    assert np.array_equal(found, expected) == (n_matched == 1)
+
+
 def test_planes_are_refined_without_an_estimate(rng):
     planes = 10 + rng.standard_normal((1, 40, 33)).astype(np.float32)
     found = refine(planes, None, EFFORTS["fast"], Workers())

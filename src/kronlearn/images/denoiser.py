@@ -33,7 +33,7 @@ class Denoiser:
         same shape, which should differ little, until :meth:`forget_matches` is called. Groups take
         about 14 bytes per pixel with ``quality="fast"``, 56 with "default" and 130 with "best",
         whatever the number of channels; in volumes up to twice as much, and with masks 18 more per
-        channel. On a GPU, this is refused.
+        channel. Such a denoiser works on one image at a time, and not on a GPU.
     **options
         The options of :func:`denoise` except ``full``, and ``sigma`` and ``mask``, which are passed
         with every image.
