@@ -353,7 +353,7 @@ def test_estimates_of_any_shape_are_refined(rng, shape, quality):
 
     def work(n_threads):
         estimate = np.full_like(planes, 10)
-        return refine(planes, estimate, EFFORTS[quality], Workers(n_threads), n_matched=1)
+        return refine(planes, estimate, EFFORTS[quality], Workers(n_threads))
 
     found = for_any_threads(work)
     assert found.shape == planes.shape
@@ -368,7 +368,7 @@ def test_later_rounds_filter_planes_with_strong_noise_after_some_of_it_was_remov
     strong[:20] += 1
     planes = np.stack([weak, strong])
     unguided, guided = GroupFilter(8, 25, candidates=121), GroupFilter(12, 16, candidates=121)
-    effort, tau = Effort(2, unguided, guided, feedback=0.5), 0.5
+    effort, tau = Effort(2, unguided, guided, feedback=0.5, n_matched=2), 0.5
     start = gaussian_filter(planes, (0, 2, 2))
     found = refine(planes, start.copy(), effort, Workers())
 
@@ -392,10 +392,19 @@ def test_a_strongly_noisy_image_gets_another_round_and_less_of_the_noise():
     planes, estimate = noisy[None] / 50, gaussian_filter(noisy, 2)[None] / 50
     simple = replace(EFFORTS["default"], feedback=1.0, extra_rounds=0)
     errors = [
-        np.std(50 * refine(planes, estimate.copy(), effort, Workers(2), n_matched=1)[0] - clean)
+        np.std(50 * refine(planes, estimate.copy(), effort, Workers(2))[0] - clean)
         for effort in (simple, EFFORTS["default"])
     ]
     assert errors[1] < 0.99 * errors[0]
+
+
+@pytest.mark.parametrize("n_matched", [1, 2])
+def test_patches_are_compared_on_the_first_planes_only(rng, n_matched):
+    planes = 10 + rng.standard_normal((2, 40, 33)).astype(np.float32)
+    others = np.stack([planes[0], planes[1, ::-1]])
+    effort = replace(EFFORTS["default"], n_matched=n_matched)
+    found, expected = (refine(each, None, effort, Workers())[0] for each in (others, planes))
+    assert np.array_equal(found, expected) == (n_matched == 1)
 
 
 def test_planes_are_refined_without_an_estimate(rng):

@@ -81,6 +81,7 @@ def filter_groups(
     group: int,
     taper: NDArray[np.float32],
     noise: NDArray[np.float32],
+    matches: NDArray[np.int32] | None = None,
     threads: int = 1,
     progress: Callable[[float], object] | None = None,
     instruction_set: str = "",

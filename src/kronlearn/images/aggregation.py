@@ -19,6 +19,8 @@ from kronlearn.cuda.groups import filter_groups_on
 from kronlearn.cuda.images import code_image_on
 from kronlearn.engines.workers import Workers
 from kronlearn.images.dictionaries import DictionarySpec
+from kronlearn.images.matches import current_matches
+from kronlearn.images.patch_grid import PatchGrid
 from kronlearn.images.planes import Float32
 from kronlearn.images.stages import part_of
 
@@ -131,7 +133,10 @@ class Averager:
             )
         sums, weights = np.zeros_like(planes), np.zeros_like(planes)
         arrays = (planes, guide, matched, sums, weights)
-        _native.filter_groups(*arrays, *settings, progress=self.on_share, **self._threads)
+        kept = current_matches.get()
+        grid = PatchGrid(planes.shape[1:], self.patch, self.stride)
+        matches = None if kept is None else kept.of_next_pass(grid, window, group)
+        _native.filter_groups(*arrays, *settings, matches, progress=self.on_share, **self._threads)
         sums /= weights
         return sums
 

@@ -98,6 +98,10 @@ class Effort:
         τ.
     extra_rounds : int
         Rounds added if noise is strong in the first plane.
+    n_matched : int
+        Patches are compared on this many of the first planes.
+    share : float
+        The weight of the first unguided result in the first guide.
     """
 
     rounds: int
@@ -105,10 +109,13 @@ class Effort:
     guided: GroupFilter
     feedback: float = 0.6
     extra_rounds: int = 0
+    n_matched: int = 1
+    share: float = 1 / 2
 
 
 _UNGUIDED, _GUIDED = GroupFilter(16, 81), GroupFilter(64, 49)
-#: Efforts by the name of a quality.
+#: Efforts by the name of a quality. Patches are compared on one plane, the first principal
+#: component of the channels, which has nearly all of the structure.
 EFFORTS = {
     "fast": Effort(
         1,
@@ -134,16 +141,12 @@ def refine(
     effort: Effort,
     workers: Workers,
     on_share: Callable[[float], None] | None = None,
-    n_matched: int | None = None,
-    share: float = 1 / 2,
     variance: float | Float32 = 1.0,
 ) -> Float32:
     """Denoise planes (C, *spatial) by groups of similar patches.
 
     ``estimate``, which is overwritten, is a first estimate of the planes without noise, or None.
-    Patches are compared on the first ``n_matched`` planes, by default on all. ``share`` is the
-    weight of the first unguided result in the first guide. ``variance`` is that of the noise, one
-    number or one per pixel.
+    ``variance`` is that of the noise, one number or one per pixel.
     """
     strong = _have_strong_noise(planes, variance)
     feedback = [effort.feedback if is_strong else 1.0 for is_strong in strong]
@@ -155,13 +158,13 @@ def refine(
         if to_blend:
             matched = planes if estimate is None else estimate
             found = effort.unguided.run(
-                planes, None, matched[:n_matched], workers, variance, part_of(tell, 0, 2)
+                planes, None, matched[: effort.n_matched], workers, variance, part_of(tell, 0, 2)
             )
             if estimate is None:
                 estimate = found
             else:
                 # The first estimate is about as good as the unguided result; later ones are better.
-                weight = share if is_first else 1 / 3
+                weight = effort.share if is_first else 1 / 3
                 for k in to_blend:
                     estimate[k] += weight * (found[k] - estimate[k])
             del found
@@ -174,7 +177,7 @@ def refine(
             noisy += estimate
         # The caller keeps a reference to the estimate: overwrite it.
         estimate[...] = effort.guided.run(
-            noisy, estimate, estimate[:n_matched], workers, variance, part_of(tell, 1, 2)
+            noisy, estimate, estimate[: effort.n_matched], workers, variance, part_of(tell, 1, 2)
         )
         if has_feedback:
             _scale(estimate, feedback)
