@@ -605,11 +605,12 @@ def test_band_metadata_is_read_from_arrays(tmp_path):
     assert cube.bad_bands.tolist() == [False, True, False]
 
 
-def test_a_geotiff_keeps_its_ground_control_points(tmp_path, rng):
+@pytest.mark.parametrize("crs", ["EPSG:32633", ""])
+def test_a_geotiff_keeps_its_ground_control_points(crs, tmp_path, rng):
     path, _ = write_cube("geotiff", tmp_path, cube_of(rng, "i2"))
     points = [rasterio.control.GroundControlPoint(r, c, 30.0 * c, -30.0 * r) for r, c in CORNERS]
     with rasterio.open(path, "r+") as file:
-        file.gcps = points, rasterio.CRS.from_epsg(32633)
+        file.gcps = points, rasterio.CRS.from_string(crs) if crs else rasterio.CRS()
     with rasterio.open(copy(open_cube(path), tmp_path / "b.tif")) as file:
         assert [(p.row, p.col, p.x, p.y) for p in file.gcps[0]] == [
             (p.row, p.col, p.x, p.y) for p in points
@@ -669,12 +670,14 @@ def test_netcdf_files_keep_their_coordinates_and_packing(kind, tmp_path, rng):
     if kind == "netcdf 3":
         with netcdf_file(path, "a") as file:
             file.variables["radiance"].scale_factor = 0.25
+            file.variables["radiance"].add_offset = 3.0
             file.variables["radiance"]._FillValue = np.int16(-1)
             file.variables["wavelength"].units = "nm"
     else:
         with h5py.File(path, "r+") as file:
             file["wavelength"].attrs["units"] = "nm"
-            file["radiance"].attrs.update(scale_factor=0.25, _FillValue=np.int16(-1))
+            packing = {"scale_factor": 0.25, "add_offset": 3.0, "_FillValue": np.int16(-1)}
+            file["radiance"].attrs.update(packing)
     cube = open_cube(path)
     expected = cube.read(slice(None)).copy()
     expected[3, 4, 5] = np.nan
@@ -708,6 +711,7 @@ def test_zarr_stores_keep_their_other_content(version, tmp_path, rng):
     for target in ("b.zarr", "d.zip", "e.ZIP", "e.ZIP"):
         copy(open_cube(path), tmp_path / target, lambda v: v + 1)
         again = open_cube(tmp_path / target)
+        assert (tmp_path / target).is_dir() == (target == "b.zarr")
         np.testing.assert_array_equal(again.read(slice(None)), whole(path) + 1)
         if target != "b.zarr":
             continue
@@ -779,7 +783,22 @@ def test_axes_without_a_name_get_one(ending, tmp_path):
     zarr.create_array(tmp_path / "a.zarr", data=np.full((3, 4, 5), 7.0), **names)
     cube = open_cube(copy(open_cube(tmp_path / "a.zarr"), tmp_path / f"b{ending}"))
     assert cube.stored.axes == ("axis_0", "axis_1", "band")
+    assert cube.stored.coordinates == {}
     np.testing.assert_array_equal(cube.read(slice(None)), np.full((3, 4, 5), 7))
+
+
+@pytest.mark.parametrize("ending", [".nc", ".h5", ".zarr"])
+def test_no_axis_has_the_name_of_the_array_or_of_another_axis(ending, tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(60, dtype="i2").reshape(3, 4, 5)
+        for dim, name in zip(file["x"].dims, ("x", "y", "y"), strict=True):
+            dim.label = name
+    cube = open_cube(tmp_path / "a.h5", 2)
+    with cube.create(tmp_path / f"b{ending}", dtype="float32") as out:
+        out.write(slice(None), cube.read(slice(None)))
+    again = open_cube(tmp_path / f"b{ending}", 2)
+    assert (again.stored.dataset or "x", again.stored.axes) == ("x", ("axis_0", "y", "axis_2"))
+    np.testing.assert_array_equal(again.read(slice(None)), cube.read(slice(None)))
 
 
 def test_a_virtual_dataset_is_not_written_through(tmp_path, rng):
@@ -974,6 +993,21 @@ def test_a_geotiff_that_lost_values_is_discarded(tmp_path):
     with lost, pytest.raises(OSError, match=words):
         copy(cube, tmp_path / "a.tif")
     assert os.listdir(tmp_path) == []
+
+
+def test_the_error_for_a_damaged_source_that_cannot_be_copied_names_the_target(tmp_path, rng):
+    path, expected = write_cube("zarr, zip", tmp_path, cube_of(rng, "u2"))
+    content = path.read_bytes()
+    # The list of files at the end of the archive names one that is not there.
+    listed = content.rindex(b"radiance/c/1/1/1")
+    path.write_bytes(content[:listed] + b"radiance/d" + content[listed + 10 :])
+    with (
+        open_cube(path) as cube,
+        pytest.raises(StoredArrayError, match=r"b\.zip could not be written"),
+        cube.create(tmp_path / "b.zip") as out,
+    ):
+        out.write(slice(None), expected)
+    assert os.listdir(tmp_path) == ["cube.zip"]
 
 
 def test_a_full_disk_is_reported_before_the_work(tmp_path, monkeypatch):

@@ -52,6 +52,14 @@ def test_images_denoised_on_the_gpu_equal_those_of_the_processor(
     assert difference.max() < 5
 
 
+def test_matches_are_not_reused_on_the_gpu(on_gpu):
+    image = np.zeros((20, 20), np.float32)
+    for options, given in (({"device": "cuda"}, image), ({}, on_gpu.upload(image))):
+        denoiser = kl.images.Denoiser(reuse_matches=True, **options)
+        with pytest.raises(ValueError, match="reuse_matches=True is for the processor"):
+            denoiser(given, 5)
+
+
 @pytest.mark.parametrize("quality", ["dictionary", "fast"])
 def test_neither_the_image_nor_its_patches_leave_the_gpu(on_gpu, rng, quality):
     given = on_gpu.upload(noisy_picture(rng, (70, 62), np.float32))

@@ -1,5 +1,7 @@
 """A Denoiser learns once and denoises many images."""
 
+import pickle
+
 import numpy as np
 import pytest
 from skimage.data import camera
@@ -56,3 +58,76 @@ def test_every_image_may_have_its_own_mask(rng):
         )
         holes = np.where(missing, np.nan, image)
         np.testing.assert_array_equal(denoiser(holes, 20, mask=missing), expected)
+
+
+STACK = np.stack([np.roll(CLEAN[:24, :24], k, axis=0) for k in range(5)])
+COLOURS = np.stack([CLEAN, CLEAN[::-1], CLEAN.T], axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("clean", "options", "missing"),
+    [
+        (CLEAN, {"quality": "default"}, None),
+        (CLEAN[:20], {"quality": "best"}, None),
+        (CLEAN[:, :20], {}, None),
+        (COLOURS, {"channel_axis": -1}, None),
+        (STACK, {}, None),
+        (CLEAN[:32, :32], {}, np.eye(32, dtype=bool)),
+        (CLEAN / 20, {"noise": "poisson"}, None),
+    ],
+    ids=["grey", "wide", "high", "colours", "stack", "mask", "counts"],
+)
+def test_matches_are_reused_for_images_of_the_same_shape(rng, clean, options, missing):
+    if options.get("noise") == "poisson":
+        image, sigma = rng.poisson(clean).astype(float), None
+    else:
+        image, sigma = clean + 20 * rng.standard_normal(clean.shape), 20
+    similar = image + 0.5 * image.std() * rng.random(image.shape)
+    options = {"max_iter": 1, "quality": "fast"} | options
+
+    def denoised(reuse_matches, n_jobs=1):
+        denoiser = kl.images.Denoiser(reuse_matches=reuse_matches, n_jobs=n_jobs, **options)
+        results = [denoiser(each, sigma, mask=missing) for each in (image, image, similar)]
+        denoiser.forget_matches()
+        return [*results, denoiser(similar, sigma, mask=missing)]
+
+    first, again, reused, anew = denoised(True)
+    expected = denoised(False)
+    np.testing.assert_array_equal([first, again, anew], [expected[k] for k in (0, 1, 3)])
+    assert not np.array_equal(reused, anew)
+    assert np.std(reused - anew) < 0.3 * np.std(similar - anew)
+    for n_jobs in (2, 5):
+        np.testing.assert_array_equal(denoised(True, n_jobs), [first, again, reused, anew])
+
+
+def test_matches_are_found_anew_for_other_shapes_and_after_a_failure(rng):
+    images = [CLEAN + 20 * rng.standard_normal(CLEAN.shape) for _ in range(2)]
+    calls = [(images[0], 20), (images[0][:40], 20), (images[1], 20)]
+
+    def stop(stage, share):
+        if stop.now and stage == "similar patches" and share > 0:
+            raise InterruptedError
+
+    stop.now = False
+    plain, reusing = (
+        kl.images.Denoiser(max_iter=1, quality="fast", progress=stop, reuse_matches=reuse)
+        for reuse in (False, True)
+    )
+    for image, sigma in calls:
+        np.testing.assert_array_equal(reusing(image, sigma), plain(image, sigma))
+    stop.now = True
+    with pytest.raises(InterruptedError):
+        reusing(images[1], 20)
+    stop.now = False
+    np.testing.assert_array_equal(reusing(images[0], 20), plain(images[0], 20))
+
+
+def test_kept_matches_take_no_more_memory_than_documented(rng):
+    denoiser = kl.images.Denoiser(max_iter=1, reuse_matches=True)
+    without = len(pickle.dumps(kl.images.Denoiser(max_iter=1)))
+    for sigma in (30, 2, 30, 0.1, 12):
+        denoiser(CLEAN + sigma * rng.standard_normal(CLEAN.shape), sigma)
+    assert 30 < (len(pickle.dumps(denoiser)) - without) / CLEAN.size < 60
+    assert repr(denoiser).startswith("Denoiser(reuse_matches=True, max_iter=1")
+    denoiser.forget_matches()
+    assert len(pickle.dumps(denoiser)) / CLEAN.size < 2

@@ -369,7 +369,7 @@ def test_estimates_of_any_shape_are_refined(rng, shape, quality):
 
     def work(n_threads):
         estimate = np.full_like(planes, 10)
-        return refine(planes, estimate, EFFORTS[quality], Workers(n_threads), n_matched=1)
+        return refine(planes, estimate, EFFORTS[quality], Workers(n_threads))
 
     found = for_any_threads(work)
     assert found.shape == planes.shape
@@ -384,7 +384,7 @@ def test_later_rounds_filter_planes_with_strong_noise_after_some_of_it_was_remov
     strong[:20] += 1
     planes = np.stack([weak, strong])
     unguided, guided = GroupFilter(8, 25, candidates=121), GroupFilter(12, 16, candidates=121)
-    effort, tau = Effort(2, unguided, guided, feedback=0.5), 0.5
+    effort, tau = Effort(2, unguided, guided, feedback=0.5, n_matched=2), 0.5
     start = gaussian_filter(planes, (0, 2, 2))
     found = refine(planes, start.copy(), effort, Workers())
 
@@ -392,12 +392,13 @@ def test_later_rounds_filter_planes_with_strong_noise_after_some_of_it_was_remov
     first = guided.run(planes, first, first, Workers())
     second = first.copy()
     second[0] += (unguided.run(planes, None, first, Workers())[0] - first[0]) / 3
+    last = partial(guided.run, over_pixels=True)
     # Patches are compared with each plane in units of the noise that is left in it.
     matched = np.stack([second[0], second[1] / tau])
     less_noisy = second[1] + tau * (strong - second[1])
     expected = [
-        guided.run(planes[:1], second[:1], matched, Workers(), over_pixels=True)[0],
-        last.run(less_noisy[None], second[1:], matched, Workers(), variance=tau**2)[0],
+        last(planes[:1], second[:1], matched, Workers())[0],
+        last(less_noisy[None], second[1:], matched, Workers(), variance=tau**2)[0],
     ]
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)
 
@@ -408,10 +409,19 @@ def test_a_strongly_noisy_image_gets_another_round_and_less_of_the_noise():
     planes, estimate = noisy[None] / 50, gaussian_filter(noisy, 2)[None] / 50
     simple = replace(EFFORTS["default"], feedback=1.0, extra_rounds=0)
     errors = [
-        np.std(50 * refine(planes, estimate.copy(), effort, Workers(2), n_matched=1)[0] - clean)
+        np.std(50 * refine(planes, estimate.copy(), effort, Workers(2))[0] - clean)
         for effort in (simple, EFFORTS["default"])
     ]
     assert errors[1] < 0.99 * errors[0]
+
+
+@pytest.mark.parametrize("n_matched", [1, 2])
+def test_patches_are_compared_on_the_first_planes_only(rng, n_matched):
+    planes = 10 + rng.standard_normal((2, 40, 33)).astype(np.float32)
+    others = np.stack([planes[0], planes[1, ::-1]])
+    effort = replace(EFFORTS["default"], n_matched=n_matched)
+    found, expected = (refine(each, None, effort, Workers())[0] for each in (others, planes))
+    assert np.array_equal(found, expected) == (n_matched == 1)
 
 
 def test_planes_are_refined_without_an_estimate(rng):

@@ -53,7 +53,7 @@ def test_the_noise_of_a_volume_is_found(rng):
         assert found == pytest.approx(sigma, rel=0.05)
 
 
-@pytest.mark.parametrize("scale", [1e-100, 1e-9, 1e9, 1e100])
+@pytest.mark.parametrize("scale", [1e-170, 1e-9, 1e9, 1e170])
 def test_the_noise_scales_with_the_image(scale):
     noisy = camera()[:128, :128] + np.random.default_rng(0).normal(0, 10, (128, 128))
     found = estimate_sigma(scale * noisy - 3 * scale)

@@ -155,16 +155,12 @@ def test_a_missing_file_is_both_a_value_error_and_a_file_not_found_error(tmp_pat
         load_dictionary(tmp_path / "file" / "below")
 
 
-def test_a_folder_is_refused(tmp_path):
-    with pytest.raises(ModelFileError, match="is not a regular file; give the name of"):
-        load_dictionary(tmp_path)
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
+def test_folders_and_pipes_are_refused_without_waiting_for_them(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ModelFileError, match="is not a regular file"):
-        load_dictionary(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(ModelFileError, match="is not a regular file; give the name of"):
+            load_dictionary(path)
 
 
 def test_a_file_truncated_anywhere_is_refused(saved):

@@ -160,9 +160,11 @@ class GroupWorker : public BlockWorker {
   void run(int64_t band, const Interrupted& interrupted) override {
     sums_.start(band);
     const PatchGrid::Band patches = grid_.band(band);
+    int64_t first_patch = grid_.first_patch(band);
     for (int64_t row : patches.rows) {
       if (interrupted()) return;
-      const std::span<const int64_t> groups = matcher_.match(row, patches.positions);
+      const std::span<const int64_t> groups = groups_of(row, patches.positions, first_patch);
+      first_patch += int64_t(patches.positions.size());
       for (size_t k = 0; k < groups.size(); k += pass_.group)
         for (int plane = 0; plane < pass_.planes; ++plane) filter(plane, groups.data() + k);
     }
@@ -171,6 +173,21 @@ class GroupWorker : public BlockWorker {
   void commit() override { sums_.commit(pass_.numerator, pass_.denominator); }
 
  private:
+  // Returns the groups of a row of patches, of which the first has this number: those that an earlier pass has kept,
+  // or else those that are found now.
+  std::span<const int64_t> groups_of(int64_t row, std::span<const int64_t> positions,
+                                     int64_t first_patch) {
+    if (!pass_.matches) return matcher_.match(row, positions);
+    int32_t* kept = pass_.matches + first_patch * pass_.group;
+    if (kept[0] < 0) {
+      const std::span<const int64_t> found = matcher_.match(row, positions);
+      std::transform(found.begin(), found.end(), kept, [](int64_t at) { return int32_t(at); });
+      return found;
+    }
+    groups_.assign(kept, kept + positions.size() * pass_.group);
+    return groups_;
+  }
+
   void filter(int plane, const int64_t* offsets) {
     const int features = grid_.features();
     const int64_t first = plane * grid_.pixels();
@@ -202,6 +219,7 @@ class GroupWorker : public BlockWorker {
   const ImageKernels& kernels_;
   SlabSums sums_;
   Matcher matcher_;
+  std::vector<int64_t> groups_;
   std::vector<float> samples_, guides_, noise_, weights_;
   Workspace scratch_;
 };

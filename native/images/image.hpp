@@ -43,6 +43,9 @@ struct GroupFiltering : ImagePass {
   const float* noise;            // (planes, pixels): energy of the noise in the patch at each pixel
   bool same_noise;               // noise is a single number
   const float* taper;            // weights of the pixels of a patch
+  // (patches, group): the groups, as offsets in the image, band by band, kept from one pass to the next. Groups of a
+  // row of patches are found, and written here, if the first of these offsets is negative.
+  int32_t* matches = nullptr;
 };
 
 // Each returns whether the pass was completed; false if it was cancelled.

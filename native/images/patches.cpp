@@ -50,6 +50,12 @@ PatchGrid::PatchGrid(std::vector<Axis> axes) : axes_(std::move(axes)), steps_(ax
   patch_rows_ = rows_of_patch(axes_, steps_);
 }
 
+int64_t PatchGrid::patches() const {
+  int64_t count = 1;
+  for (const std::vector<int64_t>& starts : starts_) count *= int64_t(starts.size());
+  return count;
+}
+
 int64_t PatchGrid::bands() const {
   return (int64_t(starts_[band_axis_].size()) + per_band_ - 1) / per_band_;
 }
@@ -79,6 +85,10 @@ PatchGrid::Band PatchGrid::band(int64_t number) const {
     for (int64_t& offset : offsets.back()) offset *= steps_[a];
   }
   return {sums_of_combinations(offsets), band_axis_ + 1 == n_axes() ? starts : starts_.back()};
+}
+
+int64_t PatchGrid::first_patch(int64_t band) const {
+  return band * per_band_ * (patches() / int64_t(starts_[band_axis_].size()));
 }
 
 PatchGrid::Slab PatchGrid::slab(int64_t band) const {

@@ -23,6 +23,7 @@ class PatchGrid {
 
   int64_t pixels() const { return pixels_; }
   int features() const { return features_; }
+  int64_t patches() const;
   int64_t bands() const;
   int n_axes() const { return int(axes_.size()); }
   const Axis& axis(int a) const { return axes_[a]; }
@@ -35,6 +36,7 @@ class PatchGrid {
     std::span<const int64_t> positions;
   };
   Band band(int64_t number) const;
+  int64_t first_patch(int64_t band) const;  // counted over all bands before
   int64_t max_positions() const;
   int64_t longest_span() const;  // from the first to the last position of a row, inclusive
 

@@ -1,6 +1,7 @@
 // Passes over the overlapping patches of images.
 #include "bindings.hpp"
 
+#include <limits>
 #include <tuple>
 
 #include "images/image.hpp"
@@ -64,7 +65,8 @@ void code_image(const kronlearn::Dictionary<float>& dictionary, Array<const floa
 void filter_groups(Array<const float> image, Optional<const float> guide,
                    Array<const float> matched, Array<float> numerator, Array<float> denominator,
                    const Axes& axes, int group, Array<const float> taper, Array<const float> noise,
-                   bool over_pixels, int threads, nb::object progress, const std::string& instruction_set) {
+                   bool over_pixels, Optional<int32_t> matches, int threads, nb::object progress,
+                   const std::string& instruction_set) {
   kronlearn::GroupFiltering pass{};
   prepare(pass, axes, image, numerator, denominator, threads, instruction_set);
   const size_t pixels = image.size() / size_t(pass.planes);
@@ -80,6 +82,10 @@ void filter_groups(Array<const float> image, Optional<const float> guide,
   pass.noise = noise.data();
   pass.same_noise = noise.size() == 1;
   pass.taper = taper.data();
+  if (matches && pixels > size_t(std::numeric_limits<int32_t>::max()))
+    throw nb::value_error("matches of 2^31 or more pixels are not kept");
+  const size_t patches = size_t(kronlearn::PatchGrid(pass.axes).patches());
+  pass.matches = pointer<int32_t>(matches, patches * size_t(group), "matches");
   run_interruptibly(pass, progress, [&] { return kronlearn::run(pass); });
 }
 
@@ -92,7 +98,8 @@ void bind_images(nb::module_& m) {
         "progress"_a.none() = nb::none(), "instruction_set"_a = "");
   m.def("filter_groups", &filter_groups, "image"_a, "guide"_a.none(), "matched"_a,
         "numerator"_a.noconvert(), "denominator"_a.noconvert(), "axes"_a, "group"_a, "taper"_a,
-        "noise"_a, "over_pixels"_a = false, "threads"_a = 1, "progress"_a.none() = nb::none(), "instruction_set"_a = "");
+        "noise"_a, "over_pixels"_a = false, "matches"_a.noconvert().none() = nb::none(),
+        "threads"_a = 1, "progress"_a.none() = nb::none(), "instruction_set"_a = "");
 }
 
 }  // namespace bindings

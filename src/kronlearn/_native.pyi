@@ -82,6 +82,7 @@ def filter_groups(
     taper: NDArray[np.float32],
     noise: NDArray[np.float32],
     over_pixels: bool = False,
+    matches: NDArray[np.int32] | None = None,
     threads: int = 1,
     progress: Callable[[float], object] | None = None,
     instruction_set: str = "",

@@ -45,15 +45,18 @@ class _Window:
     If tasks of the graph computed the parts, Dask would keep them in memory between the passes.
     """
 
-    def __init__(self, array: Any, bad_bands: NDArray[np.bool_] | None = None) -> None:
+    def __init__(
+        self, array: Any, nodata: float | int | None, bad_bands: NDArray[np.bool_] | None = None
+    ) -> None:
         from dask.base import optimize
 
         (self.array,) = optimize(array)
+        self.nodata = nodata
         self.bad_bands = bad_bands
 
-    def cube(self, nodata: float | int | None) -> Cube:
+    def cube(self) -> Cube:
         """Compute the values."""
-        cube = open_cube(np.asarray(self.array.compute()), band_axis=2, nodata=nodata)
+        cube = open_cube(np.asarray(self.array.compute()), band_axis=2, nodata=self.nodata)
         cube.bad_bands = self.bad_bands
         return cube
 
@@ -80,7 +83,7 @@ def denoise_lazily(
     down, across = _tile_slices(cube, 0), _tile_slices(cube, 1)
     tiles = [[(rows, columns) for columns in across] for rows in down]
     terms = [
-        delayed(_statistics)(_Window(cube[tile]), survey, nodata) for row in tiles for tile in row
+        delayed(_statistics)(_Window(cube[tile], nodata), survey) for row in tiles for tile in row
     ]
     while len(terms) > 1:
         groups = (terms[i : i + _FAN_IN] for i in range(0, len(terms), _FAN_IN))
@@ -93,8 +96,8 @@ def denoise_lazily(
             slice(part.start - around.start, part.stop - around.start)
             for part, around in zip(tile, wide, strict=True)
         )
-        window = _Window(cube[wide])
-        values = delayed(_denoised)(window, inside, survey, subspace, nodata, quality)
+        window = _Window(cube[wide], nodata)
+        values = delayed(_denoised)(window, inside, survey, subspace, quality)
         return from_delayed(values, cube[tile].shape, cube.dtype)
 
     return block([[[denoised(tile)] for tile in row] for row in tiles]).rechunk(cube.chunks)
@@ -132,10 +135,11 @@ def _survey(
 
     rows, columns = _tile_slices(cube, 0), _tile_slices(cube, 1)
     tiles = list(product(_evenly_chosen(rows), _evenly_chosen(columns)))
-    windows = [_Window(cube[tile], bad_bands) for tile in tiles]
-    surveys = [delayed(_survey_of)(window, nodata, with_noise) for window in windows]
+    windows = [_Window(cube[tile], nodata, bad_bands) for tile in tiles]
+    surveys = [delayed(_survey_of)(window, with_noise) for window in windows]
     others = [tile for tile in product(rows, columns) if tile not in tiles]
-    return delayed(_combined)(surveys, _Window(cube, bad_bands), others, nodata, with_noise)
+    whole = _Window(cube, nodata, bad_bands)
+    return delayed(_combined)(surveys, whole, others, with_noise)
 
 
 def _evenly_chosen(parts: list[slice]) -> list[slice]:
@@ -144,8 +148,8 @@ def _evenly_chosen(parts: list[slice]) -> list[slice]:
     return [parts[i] for i in chosen]
 
 
-def _survey_of(window: _Window, nodata: float | int | None, with_noise: bool) -> _Survey:
-    cube = window.cube(nodata)
+def _survey_of(window: _Window, with_noise: bool) -> _Survey:
+    cube = window.cube()
     _, valid = cube.read_checked(slice(None))
     rows, columns, n_bands = cube.shape
     counts = np.full(n_bands, rows * columns) if valid is None else valid.sum(axis=(0, 1))
@@ -160,7 +164,6 @@ def _combined(
     surveys: Sequence[_Survey],
     whole: _Window,
     others: Sequence[tuple[slice, slice]],
-    nodata: float | int | None,
     with_noise: bool,
 ) -> _Survey:
     """The median noise of the tiles that have data, and the sum of their counts.
@@ -168,8 +171,8 @@ def _combined(
     If none of them has data, the survey of the first of the other tiles that does.
     """
     if not any(survey.counts.any() for survey in surveys):
-        windows = (_Window(whole.array[tile], whole.bad_bands) for tile in others)
-        rest = (_survey_of(window, nodata, with_noise) for window in windows)
+        windows = (_Window(whole.array[tile], whole.nodata, whole.bad_bands) for tile in others)
+        rest = (_survey_of(window, with_noise) for window in windows)
         return next((survey for survey in rest if survey.counts.any()), surveys[0])
     sigmas = np.ma.masked_invalid([survey.sigma for survey in surveys])
     median = np.ma.median(sigmas, axis=0).filled(np.nan)
@@ -181,9 +184,9 @@ def _used(survey: _Survey) -> NDArray[np.bool_]:
     return np.asarray(2 * survey.counts >= survey.counts.max())
 
 
-def _statistics(window: _Window, survey: _Survey, nodata: float | int | None) -> Statistics:
+def _statistics(window: _Window, survey: _Survey) -> Statistics:
     with single_threaded_blas():
-        return gather(window.cube(nodata), _used(survey), with_differences=False)
+        return gather(window.cube(), _used(survey), with_differences=False)
 
 
 def _subspace(
@@ -205,11 +208,10 @@ def _denoised(
     inside: tuple[slice, slice],
     survey: _Survey,
     subspace: Subspace | None,
-    nodata: float | int | None,
     quality: str,
 ) -> NDArray[Any]:
     """Denoise a tile, which is the part ``inside`` of a window."""
-    cube = window.cube(nodata)
+    cube = window.cube()
     values, valid = cube.read_checked(*inside)
     if subspace is None or (valid is not None and not valid.any()):
         return values

@@ -26,9 +26,14 @@ _QUICK = GroupFilter(16, 81, candidates=441, overlap=0.9)
 #: How much work each quality does.
 EFFORTS = {
     "default": Effort(
-        2, GroupFilter(16, 121, overlap=0.7), GroupFilter(24, 81, overlap=0.7), feedback=0.8
+        2,
+        GroupFilter(16, 121, overlap=0.7),
+        GroupFilter(24, 81, overlap=0.7),
+        feedback=0.8,
+        n_matched=_MATCHED,
+        over_pixels=False,
     ),
-    "fast": Effort(1, _QUICK, _QUICK),
+    "fast": Effort(1, _QUICK, _QUICK, n_matched=_MATCHED, over_pixels=False),
 }
 # Rows above and below a slab that are denoised with it: as far as the groups of its patches reach,
 # and the groups that these belong to in turn. Like the height of a slab, it is a multiple of all
@@ -102,7 +107,7 @@ def denoised_rows(
             _fill(planes, valid)
             valid = valid[inside]
         if len(planes):
-            denoised = refine(planes, None, effort, workers, n_matched=_MATCHED)
+            denoised = refine(planes, None, effort, workers)
             lost = planes - denoised
             kept = _more_than_noise(np.einsum("kij,kij->ij", lost, lost), len(planes))
             kept[rare.rows - first, rare.columns] = True

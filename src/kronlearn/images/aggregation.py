@@ -19,6 +19,8 @@ from kronlearn.cuda.groups import filter_groups_on
 from kronlearn.cuda.images import code_image_on
 from kronlearn.engines.workers import Workers
 from kronlearn.images.dictionaries import DictionarySpec
+from kronlearn.images.matches import current_matches
+from kronlearn.images.patch_grid import PatchGrid
 from kronlearn.images.planes import Float32
 from kronlearn.images.stages import part_of
 
@@ -120,8 +122,8 @@ class Averager:
         For every patch of the grid, the ``group`` most similar patches within ``window`` are found
         by the sum of their distances on all planes of ``matched``. Their coefficients come from a
         ridge regression on a ``guide``, an estimate of the image, or on the patches themselves.
-        With ``over_pixels`` the result is the mean of this and of a second regression on the guide,
-        which combines the pixels of each patch instead; that gains 0.05 dB.
+        With ``over_pixels``, the result is the mean of this and of a second regression on the
+        guide, which combines the pixels of each patch, in the same way for all patches of a group.
         ``variance`` is that of the noise, one number or one per pixel. ``planes``, ``guide`` and
         ``matched`` are (C, *spatial), and so is the result.
         """
@@ -134,7 +136,10 @@ class Averager:
             )
         sums, weights = np.zeros_like(planes), np.zeros_like(planes)
         arrays = (planes, guide, matched, sums, weights)
-        _native.filter_groups(*arrays, *settings, progress=self.on_share, **self._threads)
+        kept = current_matches.get()
+        grid = PatchGrid(planes.shape[1:], self.patch, self.stride)
+        matches = None if kept is None else kept.of_next_pass(grid, window, group)
+        _native.filter_groups(*arrays, *settings, matches, progress=self.on_share, **self._threads)
         sums /= weights
         return sums
 

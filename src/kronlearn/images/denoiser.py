@@ -1,14 +1,17 @@
-"""Denoise one image after the other with the dictionary learned from the first."""
+"""Denoise one image after the other with what was learned from the first."""
 
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 from typing import Any
 
 from numpy.typing import ArrayLike
 
 from kronlearn.core.dictionary import Dictionary
+from kronlearn.engines.selection import chosen_device
 from kronlearn.images.denoising import denoise
+from kronlearn.images.matches import Matches
 
 __all__ = ["Denoiser"]
 
@@ -25,6 +28,12 @@ class Denoiser:
 
     Parameters
     ----------
+    reuse_matches : bool, default False
+        Whether to keep the groups of similar patches, too, and use them for later images of the
+        same shape, which should differ little, until :meth:`forget_matches` is called. Groups take
+        about 14 bytes per pixel with ``quality="fast"``, 56 with "default" and 130 with "best",
+        whatever the number of channels; in volumes up to twice as much, and with masks 18 more per
+        channel. Such a denoiser works on one image at a time, and not on a GPU.
     **options
         The options of :func:`denoise` except ``full``, and ``sigma`` and ``mask``, which are passed
         with every image.
@@ -46,7 +55,7 @@ class Denoiser:
     (8, 8)
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, reuse_matches: bool = False, **options: Any) -> None:
         unknown = sorted(set(options) - _OPTIONS)
         if unknown:
             raise TypeError(
@@ -55,9 +64,11 @@ class Denoiser:
                 "denoiser(image, sigma, mask=mask)."
             )
         self._options = options
+        self._matches = Matches() if reuse_matches else None
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{name}={value!r}" for name, value in self._options.items())
+        shown = self._options if self._matches is None else {"reuse_matches": True, **self._options}
+        options = ", ".join(f"{name}={value!r}" for name, value in shown.items())
         return f"Denoiser({options})"
 
     @property
@@ -88,9 +99,30 @@ class Denoiser:
         array
             The denoised image, with the shape, dtype and library of the input.
         """
-        result = denoise(image, sigma, mask=mask, **self._options, full=True)
+        device = chosen_device(self._options.get("device", "cpu"), image)
+        if self._matches is not None and device == "cuda":
+            raise ValueError(
+                "reuse_matches=True is for the processor; leave it out to denoise on a GPU."
+            )
+        with nullcontext() if self._matches is None else self._matches.reused():
+            result = denoise(image, sigma, mask=mask, **self._options, full=True)
         if self.dictionary is None and result.dictionary is not None:
             self._options["dictionary"] = result.dictionary
             for name in _FOR_LEARNING:
                 self._options.pop(name, None)
         return result.image
+
+    def forget_matches(self) -> None:
+        """Search for similar patches anew in the next image, as in the first, and free memory.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import kronlearn as kl
+        >>> noisy = np.random.default_rng(0).normal(100, 5, (64, 64))
+        >>> denoiser = kl.images.Denoiser(quality="fast", reuse_matches=True)
+        >>> first = denoiser(noisy, 5)
+        >>> denoiser.forget_matches()
+        """
+        if self._matches is not None:
+            self._matches = Matches()

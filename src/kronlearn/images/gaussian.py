@@ -185,16 +185,7 @@ class GaussianDenoiser:
             assert estimate is not None
             planes, variance = equalised(planes, precision, estimate)
         with self.log.stage("similar patches") as on_share:
-            # The first principal component of the channels has nearly all of the structure.
-            return refine(
-                planes,
-                estimate,
-                EFFORTS[quality],
-                self.workers,
-                on_share,
-                n_matched=1,
-                variance=variance,
-            )
+            return refine(planes, estimate, EFFORTS[quality], self.workers, on_share, variance)
 
     def _coded(self, planes: Float32, precision: Float32 | None, weak: bool) -> Float32:
         """Denoise planes by coding their patches, with a dictionary given or learned from them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,10 @@ from kronlearn.io.conversion import converted, in_range
 __all__ = ["OverlapAverage"]
 
 
+# Pixels of patches that are added at a time.
+_NUMBERS = 1 << 17
+
+
 class OverlapAverage:
     """Averages patches that arrive in consecutive blocks.
 
@@ -24,10 +27,16 @@ class OverlapAverage:
     Parameters
     ----------
     grid : PatchGrid
+    means : array of shape (N,) or None
+        Means to add to the patches.
+    weights : array of shape (N,) or None
+        A positive weight of each patch.
     """
 
-    def __init__(self, grid: PatchGrid) -> None:
-        self.grid = grid
+    def __init__(
+        self, grid: PatchGrid, means: NDArray[Any] | None, weights: NDArray[Any] | None
+    ) -> None:
+        self.grid, self.means, self.weights = grid, means, weights
         self.done = 0
         if any(
             np.diff(starts).max(initial=0) > m
@@ -44,20 +53,20 @@ class OverlapAverage:
         self._first: NDArray[Any] | None = None
         self._total: NDArray[np.float64] | None = None
 
-    def next_rows(self, block: NDArray[Any]) -> slice:
-        """Return the rows of the next patches (n, *patch) among all patches."""
-        rows = slice(self.done, self.done + len(block))
+    def add(self, block: NDArray[Any]) -> None:
+        """Add the next patches (n, *patch)."""
         if block.shape[1:] != self.grid.patch:
             raise ValueError(
                 f"A block of patches has shape {block.shape}; earlier blocks had patches of shape "
                 f"{self.grid.patch}."
             )
-        if rows.stop > len(self.grid):
-            raise ValueError(f"There are {rows.stop} patches or more; {self._expected}")
-        return rows
-
-    def add(self, block: NDArray[Any], weights: NDArray[Any] | None = None) -> None:
-        """Add the next patches (n, *patch), each with a positive weight if there are weights."""
+        if self.done + len(block) > len(self.grid):
+            raise ValueError(
+                f"There are {self.done + len(block)} patches or more; {self._expected}"
+            )
+        if self.means is not None:
+            means = self.means[self.done : self.done + len(block)]
+            block = block + means.reshape(-1, *[1] * len(self.grid.patch))
         if self._first is not None and block.dtype != self._first.dtype:
             raise ValueError(
                 f"A block of patches has dtype {block.dtype}; earlier blocks had "
@@ -66,20 +75,28 @@ class OverlapAverage:
         if self._first is None:
             self._first = np.zeros(math.prod(self.grid.shape), block.dtype)
             self._differences = np.zeros(self._first.shape, np.result_type(block.dtype, np.float64))
-            if weights is not None:
+            if self.weights is not None:
                 self._total = np.zeros(self._first.shape)
-        is_small = len(block) < math.prod(self.grid.patch)
-        parts = self._patch_by_patch(block) if is_small else self._offset_by_offset(block)
-        finite = block.dtype.kind != "f" or bool(np.isfinite(block).all())
-        with np.errstate(invalid="ignore", over="ignore"):
-            for pixels, values, new, members in parts:
-                self._first[pixels[new]] = values[new]
-                difference = self._difference(values, self._first[pixels], finite)
-                if weights is not None:
-                    assert self._total is not None
-                    self._total[pixels] += weights[members]
-                    difference = difference * weights[members]
-                self._differences[pixels] += difference
+        step = max(1, _NUMBERS // math.prod(self.grid.patch))
+        for start in range(0, len(block), step):
+            self._add_part(block[start : start + step])
+
+    def _add_part(self, block: NDArray[Any]) -> None:
+        """Add patches that have few enough pixels."""
+        assert self._first is not None
+        numbers = np.arange(self.done, self.done + len(block))
+        # An index that makes numbers per patch numbers per pixel.
+        per_pixel = (slice(None), *[None] * len(self.grid.patch))
+        pixels = self.grid.first_pixels(numbers)[per_pixel] + self.grid.offsets
+        new = self._are_new(numbers)
+        self._first[pixels[new]] = block[new]
+        difference = self._difference(block, self._first[pixels])
+        if self.weights is not None:
+            assert self._total is not None
+            shares = np.broadcast_to(self.weights[numbers][per_pixel], block.shape)
+            np.add.at(self._total, pixels.ravel(), shares.ravel())
+            difference = difference * shares
+        np.add.at(self._differences, pixels.ravel(), difference.ravel())
         self.done += len(block)
 
     def image(self, dtype: np.dtype[Any] | None = None) -> NDArray[Any]:
@@ -107,52 +124,30 @@ class OverlapAverage:
             raise ValueError(f"The patches contain NaN, which {dtype} cannot hold.")
         return in_range(image, dtype)
 
-    def _first_pixels_and_new_offsets(
-        self, n: int
-    ) -> tuple[NDArray[np.intp], list[NDArray[np.intp]]]:
-        """Return the first pixel of each of the next n patches, and where its new pixels begin.
+    def _are_new(self, numbers: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Return which pixels (n, *patch) of the patches ``numbers`` no earlier patch covers.
 
-        A patch is the first to cover a pixel if, along every axis, the patch before misses it: its
-        new pixels are those whose offsets along every axis reach the number returned for that axis.
+        Those are the pixels that the patch before misses along every axis.
         """
-        indices = np.unravel_index(np.arange(self.done, self.done + n), self.grid.grid_shape)
-        new_from = []
-        for starts, k, size in zip(self.grid.starts, indices, self.grid.patch, strict=True):
-            previous_ends = np.concatenate([[0], starts[:-1] + size])
-            new_from.append((previous_ends - starts)[k])
-        return self.grid.first_pixels(np.arange(self.done, self.done + n)), new_from
-
-    def _offset_by_offset(self, block: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the offsets in a patch, for all patches of a block at once.
-
-        Yields pixels of the image, values, which pixels are new, and which patches they are from.
-        """
-        first_pixels, new_from = self._first_pixels_and_new_offsets(len(block))
-        # Backwards, which is the order in which patches reach a pixel.
-        for offset in reversed(list(np.ndindex(self.grid.patch))):
-            new = np.ones(len(block), bool)
-            for o, start in zip(offset, new_from, strict=True):
-                new &= o >= start
-            pixels = first_pixels + self.grid.offsets[offset]
-            yield pixels, block[(slice(None), *offset)], new, slice(None)
-
-    def _patch_by_patch(self, block: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the patches of a block; yields the same, for all pixels of a patch."""
-        first_pixels, new_from = self._first_pixels_and_new_offsets(len(block))
+        new = np.ones((len(numbers), *self.grid.patch), bool)
+        indices = np.unravel_index(numbers, self.grid.grid_shape)
         offsets = np.indices(self.grid.patch, sparse=True)
-        for k, patch in enumerate(block):
-            new = np.ones(self.grid.patch, bool)
-            for o, start in zip(offsets, new_from, strict=True):
-                new &= o >= start[k]
-            yield first_pixels[k] + self.grid.offsets, patch, new, k
+        axes = zip(self.grid.starts, indices, self.grid.patch, offsets, strict=True)
+        for starts, k, size, offset in axes:
+            previous_ends = np.concatenate([[0], starts[:-1] + size])
+            new_from = (previous_ends - starts)[k]
+            new &= offset >= new_from.reshape(-1, *[1] * len(self.grid.patch))
+        return new
 
-    def _difference(self, values: NDArray[Any], first: NDArray[Any], finite: bool) -> NDArray[Any]:
+    def _difference(self, values: NDArray[Any], first: NDArray[Any]) -> NDArray[Any]:
         if values.dtype.kind != "f":
             # Modulo 2^64, which makes differences of large unsigned integers right, too.
-            return values.astype(np.int64) - first.astype(np.int64)
-        difference = np.subtract(values, first, dtype=self._differences.dtype)
-        if not finite:
-            difference[values == first] = 0
+            difference = values.astype(np.int64) - first.astype(np.int64)
+            return difference.astype(self._differences.dtype)
+        with np.errstate(invalid="ignore", over="ignore"):
+            difference = np.subtract(values, first, dtype=self._differences.dtype)
+        # Infinity minus infinity.
+        difference[values == first] = 0
         return difference
 
     def _divide_by_coverage(self, change: NDArray[Any]) -> None:

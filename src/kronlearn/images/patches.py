@@ -342,16 +342,13 @@ def reconstruct_from_patches(
             f"{len(shape) + 1} axes, or blocks of it."
         )
     grid = PatchGrid(shape, first.shape[1:], steps)
-    average = OverlapAverage(grid)
     means = _one_per_patch(means, "means", len(grid))
     weights = _one_per_patch(weights, "weights", len(grid))
     if weights is not None and not (np.isfinite(weights) & (weights > 0)).all():
         raise ValueError("weights must be positive and finite, so that every pixel has an average.")
+    average = OverlapAverage(grid, means, weights)
     for block in itertools.chain([first], blocks):
-        rows = average.next_rows(block)
-        if means is not None:
-            block = block + means[rows].reshape(-1, *[1] * len(shape))
-        average.add(block, None if weights is None else weights[rows])
+        average.add(block)
     return average.image(None if dtype is None else _real(np.empty(0, dtype), "dtype").dtype)
 
 

@@ -255,12 +255,12 @@ def _filtered_at_guide(
     n_channels, workers = len(guide), denoiser.workers
     planes = Planes.from_channels(stable, [1.0] * n_channels, range(n_channels), gpu=workers.gpu)
     # More rounds would take noise for structure.
-    effort, share = EFFORTS["fast" if denoiser.quality == "fast" else "default"], 1 / 2
+    effort = EFFORTS["fast" if denoiser.quality == "fast" else "default"]
     if _n_counts(channels, models) < _VERY_FEW_COUNTS:
-        effort, share = replace(effort, rounds=1, extra_rounds=0), 0.15
+        effort = replace(effort, rounds=1, extra_rounds=0, share=0.15)
     with denoiser.log.stage("similar patches") as on_share:
         images = planes.pixels, planes.project(start)
-        pixels = refine(*images, effort, workers, on_share, n_matched=1, share=share)
+        pixels = refine(*images, effort, workers, on_share)
     planes.restore(pixels, stable)
     return np.maximum(guide + (stable - start) / slope, 0)
 

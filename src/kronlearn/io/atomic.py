@@ -20,9 +20,9 @@ _FULL = "the disk is full (no space left on the device); free some space or choo
 
 @contextlib.contextmanager
 def atomic_write(
-    *targets: str | os.PathLike[str], overwrite: bool = True
+    *targets: str | os.PathLike[str], overwrite: bool = True, folders: bool = False
 ) -> Iterator[tuple[Path, ...]]:
-    """Yield one temporary path per target, to which the block writes files or folders.
+    """Yield one temporary path per target, to which the block writes files, or else ``folders``.
 
     At the end of the block, they are synced to the disk and moved to the targets, in their order:
     readers see the old file or the new one, even after a crash. After an error the temporary files
@@ -31,7 +31,7 @@ def atomic_write(
     block.
     """
     final = tuple(Path(os.path.realpath(target)) for target in targets)
-    check_targets(final, overwrite)
+    check_targets(final, overwrite, folders)
     paths = tuple(map(temporary_path, final))
     try:
         with explain_write_errors(final[0]):
@@ -39,7 +39,7 @@ def atomic_write(
             for path in paths:
                 for part in [*path.rglob("*"), path]:
                     _sync(part)
-            check_targets(final, overwrite)
+            check_targets(final, overwrite, folders)
             for path, target in zip(paths, final, strict=True):
                 _move(path, target)
                 _sync(target.parent)
@@ -87,13 +87,22 @@ def explain_write_errors(target: Path) -> Iterator[None]:
         raise OSError(number, f"{target} could not be written: {text}") from problem
 
 
-def check_targets(targets: Iterable[Path], overwrite: bool) -> None:
-    """Raise if a target has no folder, or exists but must not be replaced."""
+def check_targets(targets: Iterable[Path], overwrite: bool, folders: bool) -> None:
+    """Raise if a target has no folder, or exists but must not or cannot be replaced.
+
+    A folder replaces only a folder, and a file only a file.
+    """
     for target in targets:
         if not target.parent.is_dir():
             raise FileNotFoundError(f"The folder {target.parent} does not exist; create it first.")
         if target.exists() and not overwrite:
             raise FileExistsError(f"{target} already exists; it was not replaced.")
+        if target.is_dir() and not folders:
+            raise IsADirectoryError(f"{target} is a folder; give the name of a file.")
+        if target.is_file() and folders:
+            raise NotADirectoryError(
+                f"{target} is a file; this format needs a folder, so give another name."
+            )
 
 
 def _sync(path: Path) -> None:
@@ -106,9 +115,7 @@ def _sync(path: Path) -> None:
 
 
 def _move(path: Path, target: Path) -> None:
-    """Move a file or folder to its target; only a folder can replace a folder."""
-    if target.is_dir() and not path.is_dir():
-        raise IsADirectoryError(f"{target} is a folder; give the name of a file.")
+    """Move a file or folder to its target, which is replaced."""
     if not target.is_dir():
         os.replace(path, target)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -94,7 +93,6 @@ class StoredArray(AbstractContextManager["StoredArray"]):
         self.dtype = np.dtype(thing.dtype).newbyteorder("=")
         if self.packing is not None:
             self.dtype = self.packing.dtype
-            self.nodata = None if self.nodata is None else math.nan
         elif self.dtype.kind in "iu" and self.nodata is not None:
             is_whole = float(self.nodata).is_integer()
             self.nodata = int(self.nodata) if is_whole else self.nodata

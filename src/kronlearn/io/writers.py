@@ -19,11 +19,11 @@ from kronlearn.io import atomic, formats
 from kronlearn.io.conversion import converted, fits, float_dtype, in_stored_order
 from kronlearn.io.formats import georeference
 from kronlearn.io.formats.conventions import NOT_COPIED, PER_BAND
-from kronlearn.io.stored import Coordinate, Key, StoredArray
+from kronlearn.io.formats.npy import FileArray
+from kronlearn.io.stored import Coordinate, Key, StoredArray, StoredArrayError
 
 if TYPE_CHECKING:
     from kronlearn.io.cubes import Cube
-    from kronlearn.io.formats.npy import FileArray
 
 __all__ = ["CubeWriter", "target_files"]
 
@@ -59,9 +59,14 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
         self.target, self.path = target, Path(os.path.realpath(target))
         is_held = cube.nodata is not None and fits(cube.nodata, self.dtype)
         self.nodata = cube.nodata if is_held else None
+        #: The name of the array, in files that have names.
+        self.dataset = self.source.dataset or "cube"
         self.format = _target_format(self.path, self.source)
         self._module = formats.format_module(self.format)
         self._files = target_files(target, self.source)
+        is_zip = self.path.suffix.lower() == ".zip"
+        #: Whether a folder is written rather than files.
+        self.is_folder = hasattr(self._module, "check_replaceable") and not is_zip
         self._check()
         self._warn_of_losses()
         self._rows_path, self._next_row = atomic.temporary_path(self.path), 0
@@ -114,16 +119,28 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
                     f"{self.target}: only {self._next_row} of {self.shape[0]} rows were written; "
                     "the file was not created."
                 )
-            rows = formats.format_module("npy").FileArray(
-                self._rows_path, self.source.shape, self.dtype, self._offset
-            )
+            rows = FileArray(self._rows_path, self.source.shape, self.dtype, self._offset)
             with (
                 closing(rows) as self.rows,
-                atomic.atomic_write(*self._files, overwrite=self._overwrite) as paths,
+                atomic.atomic_write(
+                    *self._files, overwrite=self._overwrite, folders=self.is_folder
+                ) as paths,
             ):
-                self._module.save(self, *paths)
+                self._save(paths)
         finally:
             atomic.remove(self._rows_path)
+
+    def _save(self, paths: tuple[Path, ...]) -> None:
+        """Let the module of the format write the files; its errors name the target."""
+        try:
+            self._module.save(self, *paths)
+        except (OSError, MemoryError):
+            raise
+        except Exception as problem:
+            # Libraries raise all kinds of errors for a damaged source, which they copy.
+            if str(self.path) in str(problem):
+                raise
+            raise StoredArrayError(f"{self.target} could not be written: {problem}.") from problem
 
     def blocks(self, chunk_height: int = 1) -> Iterator[tuple[Key, NDArray[Any]]]:
         """Keys and values of consecutive blocks of rows, each of whole chunks with this many rows.
@@ -143,13 +160,19 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
         return values if packing is None else packing.pack(values, dtype, str(self.path))
 
     def axis_names(self) -> list[str]:
-        """The names of the axes: those of the source, or the usual ones."""
-        names = [f"axis_{axis}" for axis in range(self.source.ndim)]
+        """The names of the axes: those of the source, or the usual ones.
+
+        They differ from each other and from the name of the array: coordinates have these names.
+        """
+        usual = ("y", "x", "band" if self.cube.wavelengths is None else "wavelength")
+        wanted = dict(zip(self.cube.axes, usual, strict=False))
         if self.source.axes is not None:
-            return [own or usual for own, usual in zip(self.source.axes, names, strict=True)]
-        band_name = "band" if self.cube.wavelengths is None else "wavelength"
-        for axis, name in zip(self.cube.axes, ("y", "x", band_name), strict=False):
-            names[axis] = name
+            wanted = dict(enumerate(self.source.axes))
+        names: list[str] = []
+        for axis in range(self.source.ndim):
+            name = wanted.get(axis, "")
+            is_free = name not in ("", self.dataset, *names)
+            names.append(name if is_free else f"axis_{axis}")
         return names
 
     def coordinates(self) -> dict[str, Coordinate]:
@@ -199,15 +222,7 @@ class CubeWriter(AbstractContextManager["CubeWriter"]):
                 f"Writing {self.path} would replace {replaced.pop()} but not the other files that "
                 "the cube is read from; give another name."
             )
-        atomic.check_targets(self._files, self._overwrite)
-        is_zip = self.path.suffix.lower() == ".zip"
-        writes_folder = hasattr(self._module, "check_replaceable") and not is_zip
-        if self.path.is_dir() and not writes_folder:
-            raise IsADirectoryError(f"{self.path} is a folder; give the name of a file.")
-        if self.path.is_file() and writes_folder:
-            raise NotADirectoryError(
-                f"{self.path} is a file; this format needs a folder, so give another name."
-            )
+        atomic.check_targets(self._files, self._overwrite, self.is_folder)
         if self.path.is_dir():
             self._module.check_replaceable(self.path)
 

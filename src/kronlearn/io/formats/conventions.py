@@ -99,15 +99,15 @@ def describe(
     coordinates = {n: vector for n, vector in vectors.items() if n in (axes or ())}
     wavelengths, unit = None, None
     for other, (values, its_attributes) in vectors.items():
-        last_name = _without_groups(other).lower()
+        last_name = other.rpartition("/")[2].lower()
         if last_name in WAVELENGTH_NAMES and wavelengths is None:
             wavelengths, unit = values.astype(np.float64), its_attributes.get("units")
         if last_name in _PER_BAND_ARRAYS:
             plain.setdefault(_PER_BAND_ARRAYS[last_name], values.tolist())
     mapping = str(plain.pop("grid_mapping", "spatial_ref")).partition(":")[0]
     for other, scalar in others.items():
-        if _without_groups(other) == mapping and math.prod(scalar.shape) == 1:
-            plain |= georeference.from_grid_mapping(_attributes_of(scalar), coordinates)
+        if other.rpartition("/")[2] == mapping and math.prod(scalar.shape) == 1:
+            plain |= georeference.from_grid_mapping(_plain(scalar.attrs), coordinates)
     unit = plain.get("wavelength units", plain.get("wavelength_units", unit))
     return {
         "dataset": name,
@@ -131,18 +131,9 @@ def _vectors(arrays: Mapping[str, Any], longest: int) -> dict[str, Coordinate]:
             values = np.asarray(array[...])
             values = values.reshape(-1) if 1 in values.shape else values
             if values.ndim == 1:
-                attributes = _attributes_of(array).items()
+                attributes = _plain(getattr(array, "attrs", {})).items()
                 vectors[name] = values, {k: v for k, v in attributes if k not in NOT_COPIED}
     return vectors
-
-
-def _without_groups(name: str) -> str:
-    """The last part of the name of an array."""
-    return name.rpartition("/")[2]
-
-
-def _attributes_of(array: Any) -> dict[str, Any]:
-    return _plain(getattr(array, "attrs", {}))
 
 
 def _plain(attributes: Mapping[Any, Any]) -> dict[str, Any]:
@@ -205,11 +196,10 @@ def _nodata_and_packing(
     attributes: Mapping[str, Any], dtype: np.dtype[Any], unpack: bool
 ) -> dict[str, Any]:
     """``nodata`` and ``packing`` of an array of this dtype, from its attributes."""
-    nodata = _nodata(attributes, dtype)
     scale = _number(attributes, "scale_factor") if unpack else None
     offset = _number(attributes, "add_offset") if unpack else None
     if scale is None and offset is None:
-        return {"nodata": nodata}
+        return {"nodata": _nodata(attributes, dtype)}
     scale = 1.0 if scale is None else float(scale)
     if scale == 0 or not math.isfinite(scale):
         raise ValueError(f"scale_factor is {scale}; it must be finite and not zero")
@@ -217,7 +207,9 @@ def _nodata_and_packing(
     if str(attributes.get("_Unsigned", "false")).lower() == "true" and stored.kind == "i":
         stored = np.dtype(f"u{stored.itemsize}")
     fill = _nodata(attributes, stored)
-    return {"nodata": nodata, "packing": Packing(scale, float(offset or 0.0), fill, stored)}
+    packing = Packing(scale, float(offset or 0.0), fill, stored)
+    # Values that are missing become NaN.
+    return {"nodata": None if fill is None else math.nan, "packing": packing}
 
 
 def _nodata(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> float | int | None:

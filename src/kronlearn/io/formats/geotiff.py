@@ -190,6 +190,8 @@ def _write_attributes(writer: CubeWriter, file: Any) -> None:
 
 def _copy_metadata(source: Any, file: Any) -> None:
     """Copy the tags and properties of the file and its bands, and the ground control points."""
+    import rasterio
+
     for band in range(source.count + 1):
         for namespace in source.tag_namespaces(band):
             if namespace not in ("IMAGE_STRUCTURE", "DERIVED_SUBDATASETS"):
@@ -203,5 +205,6 @@ def _copy_metadata(source: Any, file: Any) -> None:
     if "palette" not in {colour.name for colour in source.colorinterp}:
         file.colorinterp = source.colorinterp
     file.units = [unit or "" for unit in source.units]
-    if source.gcps[0]:
-        file.gcps = source.gcps
+    points, crs = source.gcps
+    if points:
+        file.gcps = points, crs or rasterio.CRS()

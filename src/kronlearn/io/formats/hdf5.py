@@ -67,7 +67,7 @@ def save(writer: CubeWriter, path: Path) -> None:
     if is_copy:
         shutil.copyfile(str(source.path), path)
     order = tuple(range(source.ndim)) if is_copy else _order(writer)
-    with _NeverFailingFile(path) as content:
+    with _NeverFailingFile(path, "r+" if is_copy else "w+") as content:
         with h5py.File(content, "r+" if is_copy else "w", track_order=True) as file:
             array = file[source.dataset] if is_copy else _new(file, writer, order)
             if is_copy and source.format == "mat":
@@ -103,7 +103,7 @@ def _new(file: Any, writer: CubeWriter, order: tuple[int, ...]) -> Any:
     """The array in a new file, with attributes and coordinates in the form of NetCDF 4."""
     source = writer.source
     shape = tuple(source.shape[axis] for axis in order)
-    array = file.create_dataset(source.dataset or "cube", shape, writer.dtype, chunks=True)
+    array = file.create_dataset(writer.dataset, shape, writer.dtype, chunks=True)
     for key, value in writer.attributes().items():
         is_short = not isinstance(value, list) or len(value) <= _LONGEST_LIST
         if isinstance(value, str | int | float | list) and is_short:
@@ -115,8 +115,8 @@ def _new(file: Any, writer: CubeWriter, order: tuple[int, ...]) -> Any:
     if writer.nodata is not None:
         array.attrs["_FillValue"] = writer.dtype.type(writer.nodata)
     coordinates, names = writer.coordinates(), writer.axis_names()
-    for axis, name in enumerate(names[source_axis] for source_axis in order):
-        array.dims[axis].label = name
+    for axis, source_axis in enumerate(order):
+        name = array.dims[axis].label = names[source_axis]
         length = array.shape[axis]
         values, attributes = coordinates.get(name, (np.zeros(length, "f4"), {}))
         scale = file.create_dataset(name, data=values)
@@ -133,9 +133,7 @@ class _NeverFailingFile(io.FileIO):
     ``check`` raises the error of the first write that failed.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+")
-        self._problem: OSError | None = None
+    _problem: OSError | None = None
 
     def check(self) -> None:
         """Raise the error of the first write that failed, if any."""
@@ -185,4 +183,9 @@ def _axes(dataset: Any) -> tuple[str, ...] | None:
 
 def _is_bare_dimension(dataset: Any) -> bool:
     """Whether a dataset only stands for a dimension of NetCDF, without coordinates."""
-    return dataset.is_scale and _NETCDF_DIMENSION in str(dataset.attrs.get("NAME"))
+    # Not by is_scale, which crashes on some damaged files.
+    try:
+        return _NETCDF_DIMENSION in str(dataset.attrs.get("NAME"))
+    except (OSError, TypeError):
+        # h5py cannot read some types.
+        return False

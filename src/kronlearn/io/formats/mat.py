@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import warnings
 import zlib
@@ -20,10 +21,10 @@ __all__ = ["check", "open_file", "save"]
 
 # The largest variable of a file of version 5.
 _MAX_BYTES = (1 << 31) - (1 << 16)
-# Codes in these files: numeric classes of variables, types of stored numbers, compressed elements.
-_NUMERIC_CLASSES, _NUMBER_TYPES, _COMPRESSED = range(6, 16), (1, 2, 3, 4, 5, 6, 7, 9, 12, 13), 15
-# The start of a variable with its dimensions and its name is not longer than this.
-_START_BYTES = 1 << 16
+# Codes in these files: classes of variables (cells, structures and objects; texts and numbers), and
+# types of elements, of which one is a variable and one is compressed.
+_CELL_CLASSES, _PLAIN_CLASSES = (1, 2, 3), range(4, 16)
+_TYPES, _VARIABLE, _COMPRESSED = (1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 14, 16, 17, 18), 14, 15
 
 
 def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
@@ -34,7 +35,7 @@ def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
         thing, description = hdf5.open_file(path, dataset, files)
         return hdf5.Reversed(thing), description
     if start[126:128] in (b"IM", b"MI"):
-        _check_number_types(path, "<" if start[126:128] == b"IM" else ">")
+        _check_variables(path, "<" if start[126:128] == b"IM" else ">")
     arrays = {n: v for n, v in _variables(path).items() if isinstance(v, np.ndarray)}
     name = choose(str(path), arrays, dataset)
     return arrays[name], describe(name, arrays[name], {}, None, arrays)
@@ -57,7 +58,7 @@ def save(writer: CubeWriter, path: Path) -> None:
     if _is_copied_hdf5(writer):
         hdf5.save(writer, path)
         return
-    name = (source.dataset or "cube").rpartition("/")[2]
+    name = writer.dataset.rpartition("/")[2]
     variables: dict[str, Any] = {}
     if source.format == "mat" and not isinstance(source.thing, hdf5.Reversed):
         variables = _variables(Path(str(source.path)))
@@ -73,30 +74,39 @@ def _is_copied_hdf5(writer: CubeWriter) -> bool:
     return isinstance(writer.source.thing, hdf5.Reversed) and writer.keeps_dtype
 
 
-def _check_number_types(path: Path, order: str) -> None:
-    """Raise StoredArrayError for numbers of a type that does not exist, on which scipy crashes.
-
-    A variable is an element with a type and a length. It contains further elements: flags,
-    dimensions, a name and then the numbers.
-    """
+def _check_variables(path: Path, order: str) -> None:
+    """Raise StoredArrayError for variables on which scipy crashes or fills the memory."""
     with open(path, "rb") as file:
-        offset, size = 128, path.stat().st_size
-        while offset < size:
-            file.seek(offset)
-            kind, length = struct.unpack(order + "II", file.read(8))
-            content = file.read(min(length, _START_BYTES))
+        file.seek(128)
+        while tag := file.read(8):
+            kind, length = struct.unpack(order + "II", tag)
+            content = file.read(length)
             if kind == _COMPRESSED:
-                content = zlib.decompressobj().decompress(content, _START_BYTES)[8:]
-            (flags,) = struct.unpack_from(order + "I", content, 8)
-            start = 16
-            for _ in ("dimensions", "name"):
-                tag, count = struct.unpack_from(order + "II", content, start)
-                # Elements of up to four bytes have their content in place of its length.
-                start += 8 if tag >> 16 else 8 + -(-count // 8) * 8
-            (number_type,) = struct.unpack_from(order + "I", content, start)
-            if flags & 0xFF in _NUMERIC_CLASSES and number_type & 0xFFFF not in _NUMBER_TYPES:
-                raise StoredArrayError(f"{path} is damaged: its numbers have an unknown type.")
-            offset += 8 + length
+                content = zlib.decompressobj().decompress(content)[8:]
+            _check_variable(path, memoryview(content), order)
+
+
+def _check_variable(path: Path, content: memoryview, order: str) -> None:
+    """The same for one variable, and those that it contains.
+
+    A variable is a sequence of elements, each with a type, a length and a content: flags,
+    dimensions, a name, and then numbers or, in cells and structures, further variables.
+    """
+    (flags,) = struct.unpack_from(order + "I", content, 8)
+    variable_class, start = flags & 0xFF, 0
+    dimensions = struct.unpack_from(order + "II", content, 24)
+    if variable_class in _CELL_CLASSES and 8 * math.prod(dimensions) > len(content):
+        raise StoredArrayError(f"{path} is damaged: it is too short for its {dimensions} cells.")
+    while start < len(content):
+        tag, length = struct.unpack_from(order + "II", content, start)
+        # Elements of up to four bytes have their content in place of its length.
+        kind, length = (tag & 0xFFFF, 0) if tag >> 16 else (tag, -(-length // 8) * 8)
+        if kind not in _TYPES or (kind == _VARIABLE and variable_class in _PLAIN_CLASSES):
+            raise StoredArrayError(f"{path} is damaged: a variable holds elements of type {kind}.")
+        start += 8
+        if kind == _VARIABLE and length > 0:
+            _check_variable(path, content[start : start + length], order)
+        start += length
 
 
 def _variables(path: Path) -> dict[str, Any]:

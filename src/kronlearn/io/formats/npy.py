@@ -15,13 +15,15 @@ import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.io.stored import Key, Opened, StoredArrayError
-from kronlearn.io.writers import CubeWriter
+
+if TYPE_CHECKING:
+    from kronlearn.io.writers import CubeWriter
 
 __all__ = ["FileArray", "checked", "header", "open_file", "save"]
 

@@ -69,8 +69,7 @@ def check_replaceable(folder: Path) -> None:
 
 def save(writer: CubeWriter, path: Path) -> None:
     """Write a copy of the source with new values in its array, or a new store of version 3."""
-    is_zip = writer.path.suffix.lower() == ".zip"
-    folder = path.with_suffix(".folder") if is_zip else path
+    folder = path if writer.is_folder else path.with_suffix(".folder")
     source: Any = writer.source
     is_copy = source.format == "zarr" and source.path is not None and writer.keeps_dtype
     try:
@@ -78,7 +77,7 @@ def save(writer: CubeWriter, path: Path) -> None:
         chunk_height = (array.shards or array.chunks)[writer.cube.axes[0]]
         for key, part in writer.blocks(chunk_height):
             array[key] = writer.packed(part, np.dtype(array.dtype)) if is_copy else part
-        if is_zip:
+        if not writer.is_folder:
             # The archive is named .zip even where the path ends in .ZIP.
             os.rename(shutil.make_archive(str(path.with_suffix("")), "zip", folder), path)
             remove(folder)
@@ -124,7 +123,7 @@ def _new(writer: CubeWriter, folder: Path) -> Any:
         attributes["_FillValue"] = int(nodata)
     return zarr.create_array(
         folder,
-        name=source.dataset or "cube" if coordinates or mapping else None,
+        name=writer.dataset if coordinates or mapping else None,
         shape=source.shape,
         dtype=writer.dtype,
         attributes=attributes,
