@@ -59,6 +59,14 @@ def rng():
     return np.random.default_rng(20200708)
 
 
+@pytest.fixture(params=["full moments", "mode by mode"])
+def sums(request, monkeypatch):
+    """Update from full moments, or from the sums of one mode after the other."""
+    if request.param == "mode by mode":
+        monkeypatch.setattr("kronlearn.core.iteration.uses_full_moments", lambda *_: False)
+    return request.param
+
+
 # Without CuPy, test_cuda.py tells once why nothing runs on a real GPU.
 GPUS = ["emulated", "cuda"] if importlib.util.find_spec("cupy") else ["emulated"]
 

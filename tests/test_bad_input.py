@@ -198,21 +198,22 @@ def test_orthonormal_learning_needs_an_orthonormal_init_and_one_term(Y, rng):
 # Odd input that is accepted
 
 
-@pytest.mark.parametrize("structure", ["general", "orthonormal"])
-def test_learning_from_zeros_gives_a_valid_dictionary_and_an_rmse_of_zero(structure):
-    n_atoms = (4, 3)
-    model = learner(n_atoms=n_atoms, structure=structure).fit(np.zeros((20, 4, 3)))
-    assert model.history_["rmse"][-1] == 0.0
-    for factor in model.factors_:
-        np.testing.assert_allclose(np.linalg.norm(factor, axis=0), 1.0)
+@pytest.mark.parametrize("options", [{}, {"structure": "orthonormal"}, {"n_terms": 2}], ids=str)
+def test_learning_from_zeros_stops_at_once_with_a_valid_dictionary(options):
+    model = learner(n_atoms=(4, 3), **options).fit(np.zeros((20, 4, 3)))
+    assert (model.stop_reason_, model.n_iter_) == ("converged", 0)
+    assert model.history_["rmse"] == [0.0]
+    np.testing.assert_allclose(np.linalg.norm(model.dictionary_.to_dense(), axis=0), 1.0)
     assert model.transform(np.zeros((2, 4, 3))).nnz == 0
 
 
-@pytest.mark.parametrize("init", ["dct", "data", "random"])
-def test_learning_from_constant_samples_represents_them(init):
-    model = learner(init=init, random_state=0, max_iter=10).fit(np.full((20, 4, 3), 7.0))
+@pytest.mark.parametrize(
+    "options", [{"init": "dct"}, {"init": "data"}, {"init": "random"}, {"n_terms": 2}], ids=str
+)
+def test_learning_from_constant_samples_represents_them(options):
+    model = learner(random_state=0, max_iter=10, **options).fit(np.full((20, 4, 3), 7.0))
     assert model.history_["rmse"][-1] < 1e-6
-    assert all(np.all(np.isfinite(factor)) for factor in model.factors_)
+    assert np.isfinite(model.dictionary_.to_dense()).all()
 
 
 def test_zero_samples_among_others_are_accepted(Y):
