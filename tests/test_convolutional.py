@@ -1,7 +1,5 @@
 """Convolutional dictionaries: coding, filters and learning."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.signal import correlate, fftconvolve

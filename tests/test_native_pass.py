@@ -1,16 +1,12 @@
 """Native passes against NumPy: sums, worst samples, given codes, and the checks of arguments."""
 
-from __future__ import annotations
-
 import itertools
 import tempfile
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from kronlearn import _native
 from kronlearn.core.engine import worst_first
@@ -31,30 +27,30 @@ SIZES = {
 class Feed:
     """Hands samples (N, features) to native code in chunks."""
 
-    def __init__(self, samples: NDArray[Any], chunk: int) -> None:
+    def __init__(self, samples, chunk):
         self.samples, self.chunk = samples, chunk
-        self.in_use: set[int] = set()
+        self.in_use = set()
 
-    def get(self, number: int) -> NDArray[Any]:
+    def get(self, number):
         self.in_use.add(number)
         return self.samples[number * self.chunk : (number + 1) * self.chunk]
 
-    def done(self, number: int) -> None:
+    def done(self, number):
         self.in_use.remove(number)
 
 
-def unit_factors(rng: np.random.Generator) -> list[NDArray[np.float64]]:
+def unit_factors(rng):
     factors = [rng.standard_normal(shape) for shape in zip(SHAPE, ATOMS, strict=True)]
     return [factor / np.linalg.norm(factor, axis=0) for factor in factors]
 
 
-def native(factors: list[NDArray[np.float64]], dtype: Any) -> Any:
+def native(factors, dtype):
     return {"f": _native.DictionaryFloat32, "d": _native.DictionaryFloat64}[np.dtype(dtype).char](
         factors
     )
 
 
-def empty_codes(n: int, dtype: Any) -> dict[str, NDArray[Any]]:
+def empty_codes(n, dtype):
     return {
         "index": np.empty((n, WIDTH), np.int32),
         "value": np.empty((n, WIDTH), dtype),
@@ -62,16 +58,7 @@ def empty_codes(n: int, dtype: Any) -> dict[str, NDArray[Any]]:
     }
 
 
-def run(
-    factors: list[NDArray[np.float64]],
-    samples: NDArray[Any],
-    sums: str = "none",
-    mode: int = -1,
-    block: int = 32,
-    chunk: int | None = None,
-    method: str = "omp",
-    **options: Any,
-) -> tuple[NDArray[np.float64], tuple[int, NDArray[np.float64], NDArray[np.int64]]]:
+def run(factors, samples, sums="none", mode=-1, block=32, chunk=None, method="omp", **options):
     """Run a pass; return the total of its tree and its result."""
     n = len(samples)
     chunk = chunk or -(-n // block) * block
@@ -85,7 +72,7 @@ def run(
     return tree.total(), found
 
 
-def dense(codes: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
+def dense(codes):
     """The codes as a matrix (N, atoms)."""
     X = np.zeros((len(codes["nonzeros"]), N_ATOMS))
     for row, index, value, nonzeros in zip(X, *codes.values(), strict=True):
@@ -93,13 +80,7 @@ def dense(codes: dict[str, NDArray[Any]]) -> NDArray[np.float64]:
     return X
 
 
-def expected_sums(
-    factors: list[NDArray[np.float64]],
-    Y: NDArray[Any],
-    X: NDArray[np.float64],
-    sums: str,
-    mode: int,
-) -> NDArray[np.float64]:
+def expected_sums(factors, Y, X, sums, mode):
     """The sums after the scalars, by their definitions; for "mode", p instead of half of it."""
     Y = Y.astype(np.float64)
     if sums == "full":
@@ -117,7 +98,7 @@ def expected_sums(
 
 
 @pytest.fixture
-def problem(rng: np.random.Generator) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
+def problem(rng):
     return unit_factors(rng), rng.standard_normal((333, FEATURES))
 
 
@@ -226,7 +207,7 @@ def test_among_equal_residuals_the_smaller_number_comes_first():
     assert samples.tolist() == [4, 9, 1]
 
 
-def rng_rows(count: int) -> NDArray[np.int64]:
+def rng_rows(count):
     return np.random.default_rng(1).choice(333, count, replace=False)
 
 
@@ -254,9 +235,7 @@ def test_results_have_the_same_bits_for_all_threads_chunks_and_files(
 
 
 @given(st.integers(1, 900), st.integers(1, 3), st.lists(st.integers(0, 29), max_size=4))
-def test_parts_of_the_samples_add_up_to_the_whole(
-    n_samples: int, n_threads: int, cuts: list[int]
-) -> None:
+def test_parts_of_the_samples_add_up_to_the_whole(n_samples, n_threads, cuts):
     rng = np.random.default_rng(0)
     factors, Y = unit_factors(rng), rng.standard_normal((n_samples, FEATURES))
     total, (_, *worst) = run(factors, Y, "full", n_worst=20)
