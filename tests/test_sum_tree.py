@@ -78,13 +78,6 @@ def test_a_contiguous_part_has_few_nodes(n_blocks, n_parts, data):
     assert tree.total() == stop - first
 
 
-def test_equal_shares_of_a_power_of_two_are_one_node_each():
-    for part in range(4):
-        tree = tree_over(blocks_of_sums(64), list(range(16 * part, 16 * part + 16)))
-        levels, indices, _ = tree.nodes()
-        assert (levels.tolist(), indices.tolist()) == ([4], [part])
-
-
 def test_a_tree_without_blocks_sums_to_zero():
     tree = _native.SumTree(SIZE, 5)
     assert tree.total().tolist() == [0.0] * SIZE
