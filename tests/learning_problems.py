@@ -40,6 +40,12 @@ def learner(start, method_class=kl.KroneckerDictionaryLearning, **options):
     return method_class(**(defaults | options))
 
 
+def small_model(**options):
+    """An estimator for samples of shape (4, 3)."""
+    defaults = {"n_atoms": (5, 4), "n_nonzero_coefs": 2, "max_iter": 3, "n_jobs": 1}
+    return kl.KroneckerDictionaryLearning(**(defaults | {"random_state": 0} | options))
+
+
 def moments_of(Y, X, dictionary):
     """The full moments of samples and dense codes."""
     _, energy, s_xx, s_xy = reference.moments(Y, X)
