@@ -92,6 +92,14 @@ def test_the_bits_do_not_depend_on_the_partitions(client, samples, threads, monk
     assert_same_as_threads(samples)
 
 
+@pytest.mark.parametrize("settings", [{}, {"n_atoms": (40, 40), "max_iter": 1}], ids=str)
+def test_workers_add_up_sums_that_are_too_large_to_fetch(client, samples, settings, monkeypatch):
+    monkeypatch.setattr("kronlearn.engines.dask.engine._FETCHED_BYTES", 1)
+    monkeypatch.setattr("kronlearn.engines.dask.engine._FAN_IN", 2)
+    monkeypatch.setattr(client, "nthreads", lambda: {"a worker": 3})
+    assert_same_as_threads(samples, **settings)
+
+
 @pytest.mark.parametrize(("n_jobs", "threads"), [(None, 3), (-1, 3), (2, 2)])
 def test_tasks_have_n_jobs_threads_or_take_turns_with_all_threads_of_their_worker(
     samples, n_jobs, threads, monkeypatch

@@ -16,7 +16,7 @@ from kronlearn.comparators.stateful import StatefulDictionary
 from kronlearn.comparators.sukro import Admm
 from kronlearn.core.kronecker_sum import rearranged
 from kronlearn.core.moments import Moments
-from learning_problems import assert_same_atoms, learner, moments_of, planted
+from learning_problems import assert_same_atoms, learner, moments_of, planted, random_terms
 
 
 def unit_sum(terms):
@@ -137,6 +137,14 @@ def test_a_dictionary_stays_if_columns_of_its_update_are_zero(rng):
     nothing = Moments((2, 2), (4, 4), 1.0, np.zeros(16 * 17 // 2), np.zeros((16, 4)))
     updated = SuKro(alpha=1.0, n_steps=1)._update(current, nothing)
     np.testing.assert_array_equal(updated.to_dense(), current.to_dense())
+
+
+def test_a_penalty_can_start_from_a_sum(rng):
+    Y, _ = planted(rng, (5, 4), (7, 6))
+    start = kl.KroneckerSumDictionary(random_terms(rng, (5, 4), (7, 6), 2))
+    seen = []
+    learner(start, SuKro, n_terms=None, alpha=0.5, max_iter=1, callback=seen.append).fit(Y)
+    np.testing.assert_allclose(seen[0].dictionary.to_dense(), start.to_dense(), atol=1e-14)
 
 
 def test_a_penalty_needs_two_modes(rng):
