@@ -228,6 +228,17 @@ def test_a_callback_is_told_the_history_and_can_stop_learning(rng):
     assert -model.score(image) * image.size == pytest.approx(objective, rel=1e-5)
 
 
+def test_learning_stops_when_an_iteration_improves_too_little(rng):
+    model = SeparableConvolutionalLearning(
+        2, (4, 4), penalty=0.5, min_improvement=0.01, random_state=0
+    ).fit(rng.standard_normal((30, 30)))
+    assert model.stop_reason_ == "converged"
+    objective = np.asarray(model.history_["objective"])
+    improvement = 1 - objective[1:] / objective[:-1]
+    assert improvement[-1] < 0.01
+    assert np.all(improvement[2:-1] >= 0.01)
+
+
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_a_run_resumes_from_its_checkpoint_with_the_same_bits(structure, tmp_path, rng):
     images = [rng.standard_normal((15, 16, 2)), rng.standard_normal((20, 12, 2))]
