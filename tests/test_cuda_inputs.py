@@ -217,6 +217,13 @@ def test_empty_samples_on_the_gpu_are_an_error(on_gpu, shape, message):
         kl.sparse_code(on_gpu.upload(np.zeros(shape)), [np.eye(4)] * 2, 2, device="cuda")
 
 
+def test_complex_numbers_on_the_gpu_are_refused(on_gpu):
+    d, numbers = kl.KroneckerDictionary([np.eye(2)] * 2), on_gpu.upload(np.ones((3, 2, 2), complex))
+    for use in (d.correlate, d.reconstruct):
+        with pytest.raises(ValueError, match="has dtype complex128"):
+            use(numbers)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_samples_on_the_gpu_are_learned_from(on_gpu, rng, dtype):
     Y = reference.sparse_samples(rng, reference.random_factors(rng, (5, 4), (6, 6)), 300, 2)
