@@ -179,6 +179,18 @@ def test_passes_and_iterations_may_alternate(on_gpu, rng, monkeypatch):
     np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=2e-3)
 
 
+def test_further_terms_join_when_they_do_on_the_processor(on_gpu, rng):
+    Y, joined = image_like(rng, 100), {"cpu": [], "cuda": []}
+    for device, seen in joined.items():
+
+        def callback(progress, seen=seen):
+            seen.append(bool(progress.dictionary.stacks[0][1].any()))
+
+        fitted(Y, device, method="omp", n_terms=2, max_iter=10, callback=callback)
+    assert joined["cuda"] == joined["cpu"]
+    assert not all(joined["cpu"])
+
+
 def test_samples_that_are_not_finite_are_named(on_gpu, rng):
     Y = image_like(rng, 50)
     Y[17, 2, 3] = np.nan
