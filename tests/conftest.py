@@ -15,6 +15,7 @@ from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
 import emulated_gpu
+import kronlearn as kl
 from emulated_gpu import COMPILER, ArraysOnGpu, CodesOnGpu, EmulatedGpu
 from kronlearn.cuda.device import current_gpu
 
@@ -57,6 +58,21 @@ def pytest_sessionfinish() -> None:
 def rng():
     """The same random numbers in every test."""
     return np.random.default_rng(20200708)
+
+
+@pytest.fixture(params=["full moments", "mode by mode"])
+def sums(request, monkeypatch):
+    """Update from full moments, or from the sums of one mode after the other."""
+    if request.param == "mode by mode":
+        monkeypatch.setattr("kronlearn.core.iteration.uses_full_moments", lambda *_: False)
+    return request.param
+
+
+@pytest.fixture(params=kl.instruction_sets())
+def instruction_set(request):
+    """Run a test once with every instruction set."""
+    with kl.use_instruction_set(request.param):
+        yield
 
 
 # Without CuPy, test_cuda.py tells once why nothing runs on a real GPU.

@@ -56,24 +56,11 @@ def code(Y, factors, n_nonzero_coefs):
     return sparse_code(flat(Y), [reference.dense(factors)], n_nonzero_coefs).toarray()
 
 
-def planted(rng, patch_shape, n_atoms, n_samples=300, s=3, noise=0.1):
-    """Return noisy sparse samples of one random dictionary, and another to start from."""
-    truth = reference.random_factors(rng, patch_shape, n_atoms)
-    Y = reference.sparse_samples(rng, truth, n_samples, s, noise=noise)
-    return Y, reference.random_factors(rng, patch_shape, n_atoms)
-
-
 def last_dictionary(model, Y):
     """Fit; return the dictionary of the last iteration, which need not be the best."""
     seen = []
     model.set_params(callback=lambda progress: seen.append(progress.dictionary)).fit(Y)
     return seen[-1]
-
-
-def assert_factors(factors, expected, atol=1e-10):
-    """Assert that factors are equal up to rounding."""
-    for factor, expected_factor in zip(factors, expected, strict=True):
-        np.testing.assert_allclose(factor, expected_factor, rtol=0, atol=atol)
 
 
 def nearby(rng, factors, amount):

@@ -6,6 +6,7 @@ from scipy import sparse
 
 import kronlearn as kl
 import reference
+from learning_problems import small_model
 
 
 @pytest.fixture
@@ -18,23 +19,17 @@ def samples(rng):
     return rng.standard_normal((30, 4, 3))
 
 
-def learner(**options):
-    return kl.KroneckerDictionaryLearning(
-        **({"n_atoms": (5, 4), "n_nonzero_coefs": 2, "max_iter": 2, "n_jobs": 1} | options)
-    )
-
-
 # Samples
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_samples_with_nan_or_infinity_are_refused(Y, factors, value, dtype):
-    model = learner().fit(Y)
+    model = small_model().fit(Y)
     Y = Y.astype(dtype)
     Y[17, 2, 1] = value
     kind = "NaN" if np.isnan(value) else "infinity"
-    for use in (lambda Y: kl.sparse_code(Y, factors, 2), learner().fit, model.transform):
+    for use in (lambda Y: kl.sparse_code(Y, factors, 2), small_model().fit, model.transform):
         with pytest.raises(ValueError, match=rf"contains {kind} \(first in sample 17\)"):
             use(Y)
 
@@ -61,7 +56,7 @@ def test_samples_that_are_not_an_array_of_numbers_are_refused(factors, samples, 
     with pytest.raises((TypeError, ValueError), match=message):
         kl.sparse_code(samples, factors, 2)
     with pytest.raises((TypeError, ValueError), match=message):
-        learner().fit(samples)
+        small_model().fit(samples)
     with pytest.raises((TypeError, ValueError), match=message):
         kl.KroneckerDictionary(factors).correlate(samples)
 
@@ -86,7 +81,7 @@ def test_samples_of_the_wrong_shape_are_refused(Y, factors, shape, message):
     # scikit-learn has a message of its own for rows.
     message = "features" if shape[1:] in [(4,), (13,)] else message.replace("Y", "X")
     with pytest.raises(ValueError, match=message):
-        learner().fit(Y).transform(samples)
+        small_model().fit(Y).transform(samples)
 
 
 # Parameters
@@ -135,7 +130,7 @@ def test_thresholding_refuses_weights(Y, rng):
 
 def test_learners_accept_more_nonzeros_than_there_are_atoms(Y):
     capped, all_atoms = (
-        learner(n_nonzero_coefs=np.int64(count), random_state=0).fit(Y) for count in (21, 20)
+        small_model(n_nonzero_coefs=np.int64(count), random_state=0).fit(Y) for count in (21, 20)
     )
     np.testing.assert_array_equal(capped.factors_[0], all_atoms.factors_[0])
 
@@ -182,14 +177,14 @@ def test_learners_accept_more_nonzeros_than_there_are_atoms(Y):
 )
 def test_invalid_parameters_of_the_estimator_are_refused_by_name(Y, option, value, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        learner(**{option: value}).fit(Y)
+        small_model(**{option: value}).fit(Y)
 
 
 def test_orthonormal_learning_needs_an_orthonormal_init_and_one_term(Y, rng):
     start = reference.random_factors(rng, (4, 3), (4, 3))
     with pytest.raises(ValueError, match="needs an orthonormal start"):
-        learner(n_atoms=(4, 3), structure="orthonormal", init=start).fit(Y)
-    model = learner(n_terms=2, structure="orthonormal")
+        small_model(n_atoms=(4, 3), structure="orthonormal", init=start).fit(Y)
+    model = small_model(n_terms=2, structure="orthonormal")
     for fit in (model.fit, model.partial_fit):
         with pytest.raises(ValueError, match='n_terms=2 needs structure="general"'):
             fit(Y)
@@ -198,25 +193,26 @@ def test_orthonormal_learning_needs_an_orthonormal_init_and_one_term(Y, rng):
 # Odd input that is accepted
 
 
-@pytest.mark.parametrize("structure", ["general", "orthonormal"])
-def test_learning_from_zeros_gives_a_valid_dictionary_and_an_rmse_of_zero(structure):
-    n_atoms = (4, 3)
-    model = learner(n_atoms=n_atoms, structure=structure).fit(np.zeros((20, 4, 3)))
-    assert model.history_["rmse"][-1] == 0.0
-    for factor in model.factors_:
-        np.testing.assert_allclose(np.linalg.norm(factor, axis=0), 1.0)
+@pytest.mark.parametrize("options", [{}, {"structure": "orthonormal"}, {"n_terms": 2}], ids=str)
+def test_learning_from_zeros_stops_at_once_with_a_valid_dictionary(options):
+    model = small_model(n_atoms=(4, 3), **options).fit(np.zeros((20, 4, 3)))
+    assert (model.stop_reason_, model.n_iter_) == ("converged", 0)
+    assert model.history_["rmse"] == [0.0]
+    np.testing.assert_allclose(np.linalg.norm(model.dictionary_.to_dense(), axis=0), 1.0)
     assert model.transform(np.zeros((2, 4, 3))).nnz == 0
 
 
-@pytest.mark.parametrize("init", ["dct", "data", "random"])
-def test_learning_from_constant_samples_represents_them(init):
-    model = learner(init=init, random_state=0, max_iter=10).fit(np.full((20, 4, 3), 7.0))
+@pytest.mark.parametrize(
+    "options", [{"init": "dct"}, {"init": "data"}, {"init": "random"}, {"n_terms": 2}], ids=str
+)
+def test_learning_from_constant_samples_represents_them(options):
+    model = small_model(random_state=0, max_iter=10, **options).fit(np.full((20, 4, 3), 7.0))
     assert model.history_["rmse"][-1] < 1e-6
-    assert all(np.all(np.isfinite(factor)) for factor in model.factors_)
+    assert np.isfinite(model.dictionary_.to_dense()).all()
 
 
 def test_zero_samples_among_others_are_accepted(Y):
     Y[::3] = 0.0
-    model = learner().fit(Y)
+    model = small_model().fit(Y)
     assert np.all(np.diff(model.transform(Y).indptr)[::3] == 0)
     assert np.all(np.isfinite(model.history_["rmse"]))

@@ -1,7 +1,5 @@
 """The Dask engine gives the bits of threads, wherever the samples are."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import importlib.util
@@ -10,9 +8,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import dask
 import dask.array as da
@@ -40,32 +35,32 @@ from kronlearn.io.arrays import ArraySource
 
 N = 5000
 # Many blocks, of which the last has fewer samples.
-USUAL: dict[str, Any] = {"n_nonzero_coefs": 3, "max_iter": 3, "block_size": 192, "n_atoms": (6, 6)}
+USUAL = {"n_nonzero_coefs": 3, "max_iter": 3, "block_size": 192, "n_atoms": (6, 6)}
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
+def client():
     with cluster_of(2) as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
-def time_limit() -> Iterator[None]:
+def time_limit():
     """Fail instead of hanging."""
     with at_most(60):
         yield
 
 
 @pytest.fixture(scope="module")
-def samples() -> np.ndarray:
+def samples():
     return image_like(N, side=6)
 
 
-def by_threads(X: Any, **settings: Any) -> Any:
+def by_threads(X, **settings):
     return model(**USUAL | settings | {"engine": "threads"}).fit(X)
 
 
-def assert_same_as_threads(X: Any, Y: Any = None, **settings: Any) -> Any:
+def assert_same_as_threads(X, Y=None, **settings):
     """Fit X on the cluster; assert that threads, on Y if X is lazy, give the same bits."""
     on_cluster = model(**USUAL | settings).fit(X)
     on_threads = by_threads(X if Y is None else Y, **settings)
@@ -87,29 +82,31 @@ def assert_same_as_threads(X: Any, Y: Any = None, **settings: Any) -> Any:
     ],
     ids=str,
 )
-def test_models_have_the_bits_of_threads(
-    client: Client, samples: np.ndarray, settings: dict[str, Any]
-) -> None:
+def test_models_have_the_bits_of_threads(client, samples, settings):
     assert_same_as_threads(samples, **settings)
 
 
 @pytest.mark.parametrize("threads", [3, 16])
-def test_the_bits_do_not_depend_on_the_partitions(
-    client: Client, samples: np.ndarray, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bits_do_not_depend_on_the_partitions(client, samples, threads, monkeypatch):
     monkeypatch.setattr(client, "nthreads", lambda: {"a worker": threads})
     assert_same_as_threads(samples)
 
 
+@pytest.mark.parametrize("settings", [{}, {"n_atoms": (40, 40), "max_iter": 1}], ids=str)
+def test_workers_add_up_sums_that_are_too_large_to_fetch(client, samples, settings, monkeypatch):
+    monkeypatch.setattr("kronlearn.engines.dask.engine._FETCHED_BYTES", 1)
+    monkeypatch.setattr("kronlearn.engines.dask.engine._FAN_IN", 2)
+    monkeypatch.setattr(client, "nthreads", lambda: {"a worker": 3})
+    assert_same_as_threads(samples, **settings)
+
+
 @pytest.mark.parametrize(("n_jobs", "threads"), [(None, 3), (-1, 3), (2, 2)])
 def test_tasks_have_n_jobs_threads_or_take_turns_with_all_threads_of_their_worker(
-    samples: np.ndarray, n_jobs: int | None, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    samples, n_jobs, threads, monkeypatch
+):
     used, at_once, running, pass_over = [], [], set(), tasks.pass_over
 
-    def watched(
-        source: Any, task: Task, tree: Any, n_threads: int, *rest: Any, **options: Any
-    ) -> Any:
+    def watched(source, task, tree, n_threads, *rest, **options):
         used.append(n_threads)
         running.add(threading.get_ident())
         at_once.append(len(running))
@@ -145,13 +142,11 @@ def test_tasks_have_n_jobs_threads_or_take_turns_with_all_threads_of_their_worke
         pytest.param(lambda Y: xr.DataArray(Y, dims=("sample", "y", "x")), id="xarray"),
     ],
 )
-def test_samples_are_read_as_threads_read_them(
-    client: Client, samples: np.ndarray, change: Any
-) -> None:
+def test_samples_are_read_as_threads_read_them(client, samples, change):
     assert_same_as_threads(change(samples), max_iter=1)
 
 
-def test_unused_atoms_are_replaced_as_with_threads(client: Client) -> None:
+def test_unused_atoms_are_replaced_as_with_threads(client):
     few = image_like(700, side=4)
     few[:690] = few[0]
     fitted = assert_same_as_threads(
@@ -160,9 +155,7 @@ def test_unused_atoms_are_replaced_as_with_threads(client: Client) -> None:
     assert sum(fitted.history_["atoms_replaced"]) > 0
 
 
-def test_workers_open_files_themselves(
-    client: Client, samples: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_open_files_themselves(client, samples, tmp_path, monkeypatch):
     np.save(tmp_path / "samples.npy", samples)
     zarr.create_array(str(tmp_path / "samples.zarr"), data=samples, chunks=(701, 6, 6))
     monkeypatch.setattr(client, "scatter", None)
@@ -176,9 +169,7 @@ def test_workers_open_files_themselves(
 
 
 @pytest.mark.parametrize("chunks", [(701, 6, 6), (5000, 3, 5), ((1, 4998, 1), 6, 2)])
-def test_dask_arrays_with_any_chunks_are_accepted(
-    client: Client, samples: np.ndarray, chunks: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dask_arrays_with_any_chunks_are_accepted(client, samples, chunks, monkeypatch):
     monkeypatch.setattr(client, "scatter", None)
     lazy = da.from_array(samples, chunks=chunks)
     assert_same_as_threads(lazy, samples, engine="auto")
@@ -186,9 +177,7 @@ def test_dask_arrays_with_any_chunks_are_accepted(
     assert_same_as_threads(in_xarray, samples, engine="auto", max_iter=1)
 
 
-def test_chunks_of_a_persisted_array_stay_where_they_are(
-    client: Client, samples: np.ndarray
-) -> None:
+def test_chunks_of_a_persisted_array_stay_where_they_are(client, samples):
     whole = samples[:4992]
     lazy = da.from_array(whole, chunks=(2496, 6, 6)).persist()
     distributed.wait(lazy)
@@ -199,9 +188,7 @@ def test_chunks_of_a_persisted_array_stay_where_they_are(
     assert all(set(workers) <= set(after[key]) for key, workers in before.items())
 
 
-def test_scattered_samples_are_spread_over_the_workers_and_stay_there(
-    client: Client, samples: np.ndarray
-) -> None:
+def test_scattered_samples_are_spread_over_the_workers_and_stay_there(client, samples):
     cluster = Cluster(client, ArraySource(samples, (6, 6)), block_size=64, n_partitions=8)
     workers = {partition.worker for partition in cluster.partitions}
     assert workers == set(client.nthreads())
@@ -214,8 +201,8 @@ def test_scattered_samples_are_spread_over_the_workers_and_stay_there(
     cluster.close()
 
 
-def test_small_chunks_are_joined_and_large_ones_split() -> None:
-    def spans(chunks: list[int], block_size: int, step: int) -> list[tuple[int, int]]:
+def test_small_chunks_are_joined_and_large_ones_split():
+    def spans(chunks, block_size, step):
         return list(partitions.spans_in_chunks(np.cumsum(chunks), block_size, step))
 
     # Two large chunks, and the block across their edge.
@@ -226,9 +213,7 @@ def test_small_chunks_are_joined_and_large_ones_split() -> None:
     assert spans([3], 10, 10) == [(0, 3)]
 
 
-def test_either_engine_can_resume_a_checkpoint_of_the_other(
-    client: Client, samples: np.ndarray, tmp_path: Path
-) -> None:
+def test_either_engine_can_resume_a_checkpoint_of_the_other(client, samples, tmp_path):
     expected = bits(by_threads(samples, max_iter=6))
     for first, second in (("threads", "dask"), ("dask", "threads")):
         shared = USUAL | {"checkpoint": tmp_path / first, "checkpoint_every": 1}
@@ -236,9 +221,7 @@ def test_either_engine_can_resume_a_checkpoint_of_the_other(
         assert bits(model(**shared | {"max_iter": 6}, engine=second).fit(samples)) == expected
 
 
-def test_partial_fit_score_and_transform_have_the_bits_of_threads(
-    client: Client, samples: np.ndarray
-) -> None:
+def test_partial_fit_score_and_transform_have_the_bits_of_threads(client, samples):
     learners = [model(**USUAL, engine=name).fit(samples[:2000]) for name in ("dask", "threads")]
     for learner in learners:
         learner.partial_fit(samples[2000:3500]).partial_fit(samples[3500:])
@@ -253,9 +236,7 @@ def test_partial_fit_score_and_transform_have_the_bits_of_threads(
 
 
 @pytest.mark.skipif(len(kl.instruction_sets()) == 1, reason="there is one instruction set only")
-def test_workers_use_the_instruction_set_of_this_process(
-    client: Client, samples: np.ndarray
-) -> None:
+def test_workers_use_the_instruction_set_of_this_process(client, samples):
     source, coder = ArraySource(samples, (6, 6)), Coder("omp", 3)
     dictionary = KroneckerDictionary([dct_factor(6, 8)] * 2)
     task, threads = Task(dictionary, coder, "full"), Threads(source, 1, 192)
@@ -270,9 +251,7 @@ def test_workers_use_the_instruction_set_of_this_process(
     assert codes.tobytes() == expected_codes.tobytes()
 
 
-def test_partitions_get_their_own_error_targets_and_weights(
-    client: Client, samples: np.ndarray
-) -> None:
+def test_partitions_get_their_own_error_targets_and_weights(client, samples):
     source = ArraySource(samples, (6, 6))
     rng = np.random.default_rng(0)
     weights = rng.uniform(size=samples.shape)
@@ -288,9 +267,7 @@ def test_partitions_get_their_own_error_targets_and_weights(
     assert np.array_equal(sums.worst, expected.worst)
 
 
-def test_transform_of_a_dask_array_is_lazy_and_equal(
-    client: Client, samples: np.ndarray, tmp_path: Path
-) -> None:
+def test_transform_of_a_dask_array_is_lazy_and_equal(client, samples, tmp_path):
     learner = by_threads(samples)
     lazy = da.from_array(samples, chunks=(701, 6, 6))
     codes = learner.transform(lazy)
@@ -313,9 +290,7 @@ def test_transform_of_a_dask_array_is_lazy_and_equal(
 
 
 @pytest.mark.parametrize(("place", "value"), [(4999, np.nan), (2600, np.inf)])
-def test_a_bad_sample_is_named_as_with_threads(
-    client: Client, samples: np.ndarray, place: int, value: float
-) -> None:
+def test_a_bad_sample_is_named_as_with_threads(client, samples, place, value):
     bad = samples.copy()
     bad[place, 1, 2] = value
     bad[4999, 0, 0] = np.nan
@@ -333,9 +308,7 @@ def test_a_bad_sample_is_named_as_with_threads(
         fitted.transform(lazy).compute()
 
 
-def test_a_file_that_workers_lack_is_named(
-    client: Client, samples: np.ndarray, tmp_path: Path
-) -> None:
+def test_a_file_that_workers_lack_is_named(client, samples, tmp_path):
     path = tmp_path / "gone.npy"
     np.save(path, samples)
     stored = open_samples(path)
@@ -344,7 +317,7 @@ def test_a_file_that_workers_lack_is_named(
         model(**USUAL).fit(stored)
 
 
-def test_a_dask_array_of_unknown_length_is_accepted(client: Client, samples: np.ndarray) -> None:
+def test_a_dask_array_of_unknown_length_is_accepted(client, samples):
     rows = samples.reshape(N, 36)
     # One of the chunks is left empty.
     chosen = np.flatnonzero((rows[:, 0] > 0) & (np.arange(N) // 1000 != 2))
@@ -361,8 +334,8 @@ def test_a_dask_array_of_unknown_length_is_accepted(client: Client, samples: np.
     assert np.array_equal(again, expected.inverse_transform(expected.transform(rows[chosen])))
 
 
-def test_the_engine_needs_a_client(samples: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_client() -> None:
+def test_the_engine_needs_a_client(samples, monkeypatch):
+    def no_client():
         raise ValueError("No global client found")
 
     monkeypatch.setattr(distributed, "get_client", no_client)
@@ -373,8 +346,8 @@ def test_the_engine_needs_a_client(samples: np.ndarray, monkeypatch: pytest.Monk
         assert bits(model(**USUAL | {"engine": "auto"}).fit(lazy)) == bits(by_threads(samples))
 
 
-def test_an_asynchronous_client_is_refused(client: Client, samples: np.ndarray) -> None:
-    async def fit() -> None:
+def test_an_asynchronous_client_is_refused(client, samples):
+    async def fit():
         async with Client(client.scheduler_info()["address"], asynchronous=True):
             model(**USUAL).fit(samples)
 
@@ -382,9 +355,7 @@ def test_an_asynchronous_client_is_refused(client: Client, samples: np.ndarray) 
         asyncio.run(fit())
 
 
-def test_a_joblib_context_can_select_the_cluster(
-    client: Client, samples: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_joblib_context_can_select_the_cluster(client, samples, monkeypatch):
     source = ArraySource(samples, (6, 6))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert isinstance(select_engine("auto", source, None), Threads)
@@ -397,7 +368,7 @@ def test_a_joblib_context_can_select_the_cluster(
     assert bits(fitted) == bits(by_threads(samples))
 
 
-def test_a_search_over_parameters_fits_in_tasks(client: Client, samples: np.ndarray) -> None:
+def test_a_search_over_parameters_fits_in_tasks(client, samples):
     search = GridSearchCV(
         model(**USUAL | {"engine": "auto"}), {"n_nonzero_coefs": [2, 3]}, cv=2, n_jobs=2
     )
@@ -406,17 +377,15 @@ def test_a_search_over_parameters_fits_in_tasks(client: Client, samples: np.ndar
     assert search.best_params_ == {"n_nonzero_coefs": 3}
 
 
-def test_workers_that_cannot_import_kronlearn_are_an_error(
-    client: Client, samples: np.ndarray
-) -> None:
-    def hide() -> None:
+def test_workers_that_cannot_import_kronlearn_are_an_error(client, samples):
+    def hide():
         names = [name for name in sys.modules if name.partition(".")[0] == "kronlearn"]
-        sys.hidden = {name: sys.modules.pop(name) for name in names}  # type: ignore[attr-defined]
-        sys.modules["kronlearn"] = None  # type: ignore[assignment]
+        sys.hidden = {name: sys.modules.pop(name) for name in names}
+        sys.modules["kronlearn"] = None
 
-    def show() -> None:
+    def show():
         del sys.modules["kronlearn"]
-        sys.modules.update(sys.hidden)  # type: ignore[attr-defined]
+        sys.modules.update(sys.hidden)
 
     client.run(hide)
     try:
@@ -427,10 +396,8 @@ def test_workers_that_cannot_import_kronlearn_are_an_error(
     assert_same_as_threads(samples)
 
 
-def test_an_interrupt_keeps_the_best_dictionary_and_leaves_no_tasks(
-    client: Client, samples: np.ndarray
-) -> None:
-    def interrupt(progress: Any) -> None:
+def test_an_interrupt_keeps_the_best_dictionary_and_leaves_no_tasks(client, samples):
+    def interrupt(progress):
         if progress.iteration == 2:
             raise KeyboardInterrupt
 
@@ -442,8 +409,8 @@ def test_an_interrupt_keeps_the_best_dictionary_and_leaves_no_tasks(
     until(lambda: not any(client.processing().values()))
 
 
-def test_workers_hold_nothing_after_a_fit(client: Client, samples: np.ndarray) -> None:
-    def held() -> set[Any]:
+def test_workers_hold_nothing_after_a_fit(client, samples):
+    def held():
         return {key for keys in client.has_what().values() for key in keys}
 
     before = held()  # an earlier test may have failed
@@ -458,11 +425,11 @@ def test_workers_hold_nothing_after_a_fit(client: Client, samples: np.ndarray) -
     until(lambda: held() <= before)
 
 
-def test_concurrent_fits_do_not_affect_each_other(client: Client, samples: np.ndarray) -> None:
+def test_concurrent_fits_do_not_affect_each_other(client, samples):
     cases = [{}, {"structure": "orthonormal"}]
-    found: dict[int, Any] = {}
+    found = {}
 
-    def fit(number: int) -> None:
+    def fit(number):
         found[number] = bits(model(**USUAL | cases[number]).fit(samples))
 
     threads = [threading.Thread(target=fit, args=(number,)) for number in range(len(cases))]
@@ -474,7 +441,7 @@ def test_concurrent_fits_do_not_affect_each_other(client: Client, samples: np.nd
         assert found[number] == bits(by_threads(samples, **case))
 
 
-def test_samples_misaligned_in_their_message_are_copied() -> None:
+def test_samples_misaligned_in_their_message_are_copied():
     message = np.zeros(8 * 36 * 4 + 1, np.uint8)
     misaligned = message[1:].view(np.float32).reshape(8, 6, 6)
     misaligned[...] = np.arange(8 * 36).reshape(8, 6, 6)
@@ -483,7 +450,7 @@ def test_samples_misaligned_in_their_message_are_copied() -> None:
     np.testing.assert_array_equal(moved, misaligned)
 
 
-def test_an_adaptive_cluster_can_start_without_workers(samples: np.ndarray) -> None:
+def test_an_adaptive_cluster_can_start_without_workers(samples):
     with (
         dask.config.set(SETTINGS),
         LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as local,
@@ -497,7 +464,7 @@ def test_an_adaptive_cluster_can_start_without_workers(samples: np.ndarray) -> N
 @pytest.mark.skipif(
     importlib.util.find_spec("cryptography") is None, reason="cryptography makes certificates"
 )
-def test_a_cluster_with_tls_works(samples: np.ndarray) -> None:
+def test_a_cluster_with_tls_works(samples):
     with (
         dask.config.set(SETTINGS),
         LocalCluster(

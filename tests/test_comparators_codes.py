@@ -12,6 +12,7 @@ import reference_comparators as rc
 from kronlearn import _native
 from kronlearn.comparators import AKSVD, KSVD, MOD, TKSVD, PairAKSVD
 from kronlearn.io.arrays import ArraySource
+from learning_problems import assert_factors, planted
 
 UNSTRUCTURED = [
     pytest.param(AKSVD, rc.aksvd_update, id="AK-SVD"),
@@ -37,7 +38,7 @@ def assert_updated_as(method, update, Y, factors, X, dtype=np.float64, atol=1e-9
     found, codes = updated(method, Y, factors, X, dtype)
     # Rounding grows along a sweep of rank-1 fits.
     atol = atol if dtype == np.float64 else 1e-3
-    rc.assert_factors(found, [wanted] if is_matrix else wanted, atol)
+    assert_factors(found, [wanted] if is_matrix else wanted, atol)
     np.testing.assert_allclose(codes, wanted_codes, rtol=0, atol=atol)
 
 
@@ -54,14 +55,14 @@ def squared_error(Y, factors, X):
 )
 def test_two_iterations_equal_the_reference(rng, method, update):
     is_matrix = method in (AKSVD, KSVD, MOD)
-    Y, start = rc.planted(rng, (5, 4), (7, 6), 300 if is_matrix else 100)
+    Y, start = planted(rng, (5, 4), (7, 6), 300 if is_matrix else 100)
     init = reference.dense(start) if is_matrix else start
     expected, rmse = rc.learn(update, Y, init, 3, 2, lambda D: [D] if is_matrix else D)
     model = method(42 if is_matrix else (7, 6), n_nonzero_coefs=3, init=init, max_iter=2)
     found = rc.last_dictionary(model, Y)
     assert sum(model.history_["atoms_replaced"]) == 0
     np.testing.assert_allclose(model.history_["rmse"], rmse, rtol=1e-10)
-    rc.assert_factors(found.factors, [expected] if is_matrix else expected)
+    assert_factors(found.factors, [expected] if is_matrix else expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -72,7 +73,7 @@ def test_an_update_with_any_numbers_of_nonzeros_equals_the_reference(
 ):
     if method in (AKSVD, KSVD):
         patch_shape, n_atoms = (int(np.prod(patch_shape)),), (int(np.prod(n_atoms)),)
-    Y, factors = rc.planted(rng, patch_shape, n_atoms, 60)
+    Y, factors = planted(rng, patch_shape, n_atoms, 60)
     X = np.zeros((60, np.prod(n_atoms)))
     for k, x in enumerate(X):
         chosen = rng.choice(len(x), k % 6, replace=False)
@@ -97,7 +98,7 @@ def test_a_sweep_of_aksvd_equals_the_reference_for_all_instruction_sets_and_size
 
 
 def test_pair_aksvd_changes_coefficients_of_equal_atoms_as_little_as_possible(rng):
-    Y, factors = rc.planted(rng, (5, 4), (7, 6), 100)
+    Y, factors = planted(rng, (5, 4), (7, 6), 100)
     factors[1][:, 3] = factors[1][:, 0]
     X = np.zeros((100, 7, 6))
     X[:, 2, [0, 3, 4]] = rng.standard_normal((100, 3))

@@ -16,13 +16,7 @@ from kronlearn.comparators.stateful import StatefulDictionary
 from kronlearn.comparators.sukro import Admm
 from kronlearn.core.kronecker_sum import rearranged
 from kronlearn.core.moments import Moments
-
-
-def learner(method, start, **options):
-    """Return an estimator that starts from a dictionary or from factors."""
-    n_atoms = getattr(start, "n_atoms", None) or tuple(factor.shape[1] for factor in start)
-    defaults = {"init": start, "n_nonzero_coefs": 3, "max_iter": 2, "n_jobs": 1, "random_state": 0}
-    return method(n_atoms, **(defaults | options))
+from learning_problems import assert_same_atoms, learner, moments_of, planted, random_terms
 
 
 def unit_sum(terms):
@@ -35,16 +29,8 @@ def assert_learned(model, Y, expected, rmse, atol=1e-10):
     model.set_params(callback=lambda progress: seen.append(progress.dictionary)).fit(Y)
     assert sum(model.history_["atoms_replaced"]) == 0
     np.testing.assert_allclose(model.history_["rmse"], rmse, rtol=1e-10)
-    learned = seen[-1].to_dense()
-    signs = np.sign(np.sum(learned * expected, axis=0))
-    np.testing.assert_allclose(learned * signs, expected, rtol=0, atol=atol)
+    assert_same_atoms(seen[-1].to_dense(), expected, atol)
     return seen[-1]
-
-
-def moments_of(Y, X, patch_shape, n_atoms):
-    flat = Y.reshape(len(Y), -1)
-    triangle = (X.T @ X)[np.tril_indices(X.shape[1])]
-    return Moments(patch_shape, n_atoms, np.sum(Y**2), triangle, X.T @ flat)
 
 
 # SuKro with a fixed number of terms
@@ -55,17 +41,17 @@ def moments_of(Y, X, patch_shape, n_atoms):
 def test_iterations_with_a_number_of_terms_equal_the_reference(
     rng, patch_shape, n_atoms, n_terms, n_sweeps
 ):
-    Y, factors = rc.planted(rng, patch_shape, n_atoms, 120)
+    Y, factors = planted(rng, patch_shape, n_atoms, 120)
     terms = sums.start_terms(rng, factors, n_terms)
     update = partial(sums.sukro_als_update, n_sweeps=n_sweeps)
     wanted, rmse = rc.learn(update, Y, terms, 3, 2, unit_sum)
-    options = {"n_terms": n_terms, "n_sweeps": n_sweeps, "sweep_tol": 0.0}
-    model = learner(SuKro, kl.KroneckerSumDictionary(terms), **options)
+    options = {"max_iter": 2, "n_terms": n_terms, "n_sweeps": n_sweeps, "sweep_tol": 0.0}
+    model = learner(kl.KroneckerSumDictionary(terms), SuKro, **options)
     assert assert_learned(model, Y, unit_sum(wanted)[0], rmse).n_terms == n_terms
 
 
 def test_one_term_and_one_sweep_is_the_general_method(rng):
-    Y, start = rc.planted(rng, (5, 4), (7, 6))
+    Y, start = planted(rng, (5, 4), (7, 6))
     options = {"n_nonzero_coefs": 3, "init": start, "max_iter": 5, "method": "omp"}
     model = SuKro((7, 6), n_terms=1, n_sweeps=1, **options).fit(Y)
     general = kl.KroneckerDictionaryLearning((7, 6), **options).fit(Y)
@@ -73,9 +59,9 @@ def test_one_term_and_one_sweep_is_the_general_method(rng):
 
 
 def test_sweeps_lower_the_error_and_stop_when_they_gain_little(rng):
-    Y, start = rc.planted(rng, (5, 4), (7, 6))
+    Y, start = planted(rng, (5, 4), (7, 6))
     X = rc.code(Y, start, 3)
-    moments = moments_of(Y, X, (5, 4), (7, 6))
+    moments = moments_of(Y, X, kl.KroneckerDictionary(start))
     first = kl.KroneckerSumDictionary(sums.start_terms(rng, start, 2))
 
     def error(**options):
@@ -101,7 +87,7 @@ def low_rank(state):
     ("alpha", "u", "dtype"), [(0.05, 5.0, np.float64), (0.5, None, np.float64), (50, 5e4, np.int16)]
 )
 def test_iterations_with_a_penalty_equal_the_reference(rng, alpha, u, dtype):
-    Y, factors = rc.planted(rng, (5, 4), (7, 6), 100)
+    Y, factors = planted(rng, (5, 4), (7, 6), 100)
     if dtype == np.int16:
         Y = np.round(100 * Y).astype(dtype)
     X = rc.code(Y, factors, 3)
@@ -109,15 +95,15 @@ def test_iterations_with_a_penalty_equal_the_reference(rng, alpha, u, dtype):
     wanted_u = np.sum(X**2) / X.shape[1] if u is None else u
     update = partial(sums.sukro_admm_update, alpha=alpha, u=wanted_u, n_steps=100, **shapes)
     wanted, rmse = rc.learn(update, Y, sums.sukro_admm_start(factors), 3, 2, low_rank)
-    model = learner(SuKro, factors, alpha=alpha, u=u)
+    model = learner(factors, SuKro, max_iter=2, alpha=alpha, u=u)
     found = assert_learned(model, Y, low_rank(wanted)[0], rmse)
     assert found.n_terms == np.linalg.matrix_rank(wanted.W, 1e-9)
 
 
 def test_an_update_with_a_penalty_ends_near_the_minimum_of_its_objective(rng):
-    Y, factors = rc.planted(rng, (5, 4), (7, 6))
+    Y, factors = planted(rng, (5, 4), (7, 6))
     X = rc.code(Y, factors, 3)
-    moments, modes = moments_of(Y, X, (5, 4), (7, 6)), ((5, 4), (7, 6))
+    moments, modes = moments_of(Y, X, kl.KroneckerDictionary(factors)), ((5, 4), (7, 6))
 
     def objective(D):
         fit = np.sum((Y.reshape(len(Y), -1) - X @ D.T) ** 2)
@@ -153,6 +139,14 @@ def test_a_dictionary_stays_if_columns_of_its_update_are_zero(rng):
     np.testing.assert_array_equal(updated.to_dense(), current.to_dense())
 
 
+def test_a_penalty_can_start_from_a_sum(rng):
+    Y, _ = planted(rng, (5, 4), (7, 6))
+    start = kl.KroneckerSumDictionary(random_terms(rng, (5, 4), (7, 6), 2))
+    seen = []
+    learner(start, SuKro, n_terms=None, alpha=0.5, max_iter=1, callback=seen.append).fit(Y)
+    np.testing.assert_allclose(seen[0].dictionary.to_dense(), start.to_dense(), atol=1e-14)
+
+
 def test_a_penalty_needs_two_modes(rng):
     with pytest.raises(ValueError, match=r"alpha=1.*two modes.*have 3.*n_terms"):
         SuKro(3, n_nonzero_coefs=1, alpha=1).fit(rng.standard_normal((30, 3, 2, 2)))
@@ -172,10 +166,10 @@ def test_a_tiny_penalty_gives_finite_dictionaries_where_codes_determine_little(r
 @pytest.mark.parametrize("n_terms", [1, 3])
 @pytest.mark.parametrize(("patch_shape", "n_atoms"), rc.SHAPES[1:])
 def test_iterations_of_tefdil_equal_the_reference(rng, patch_shape, n_atoms, n_terms):
-    Y, start = rc.planted(rng, patch_shape, n_atoms, 120)
+    Y, start = planted(rng, patch_shape, n_atoms, 120)
     terms = sums.start_terms(rng, start, n_terms)
     wanted, rmse = rc.learn(sums.tefdil_update, Y, terms, 3, 2, unit_sum)
-    model = learner(TeFDiL, kl.KroneckerSumDictionary(terms), n_terms=n_terms)
+    model = learner(kl.KroneckerSumDictionary(terms), TeFDiL, max_iter=2, n_terms=n_terms)
     found = assert_learned(model, Y, unit_sum(wanted)[0], rmse)
     assert found.n_terms == n_terms
     assert isinstance(found, kl.KroneckerDictionary) == (n_terms == 1)
@@ -184,11 +178,11 @@ def test_iterations_of_tefdil_equal_the_reference(rng, patch_shape, n_atoms, n_t
 @pytest.mark.parametrize("ridge", [0.0, 0.01])
 @pytest.mark.parametrize("n_terms", [1, 2])
 def test_tefdil_leaves_an_unused_atom_of_a_mode_to_replacement(rng, ridge, n_terms):
-    Y, start = rc.planted(rng, (5, 4), (7, 6))
+    Y, start = planted(rng, (5, 4), (7, 6))
     start[0][:, 6] = start[0][:, 0]  # a duplicate is never chosen
     seen = []
     options = {"ridge": ridge, "n_terms": n_terms, "callback": seen.append}
-    model = learner(TeFDiL, start, max_iter=6, **options).fit(Y)
+    model = learner(start, TeFDiL, max_iter=6, **options).fit(Y)
     assert model.history_["atoms_replaced"][:2] == [0, 1]
     # The other atoms are updated.
     assert not np.allclose(seen[1].dictionary.to_dense()[:, 0], seen[0].dictionary.to_dense()[:, 0])
@@ -203,7 +197,7 @@ def test_tefdil_learns_several_terms_if_some_pairs_of_atoms_are_unused(n_terms):
         block = 2 * (k % 2)
         y[block + rng.integers(2), block + rng.integers(2)] = rng.standard_normal()
     for samples in (Y, Y + 0.01 * rng.standard_normal(Y.shape)):
-        model = learner(TeFDiL, [np.eye(4)] * 2, n_nonzero_coefs=1, n_terms=n_terms).fit(samples)
+        model = learner([np.eye(4)] * 2, TeFDiL, n_nonzero_coefs=1, n_terms=n_terms).fit(samples)
         assert model.dictionary_.n_terms == n_terms
         np.testing.assert_allclose(np.linalg.norm(model.dictionary_.to_dense(), axis=0), 1.0)
 
@@ -256,13 +250,14 @@ def test_iterations_of_stark_equal_the_reference(rng, patch_shape, n_atoms, pena
         return [sums.unit_columns(state.D)]
 
     wanted, rmse = rc.learn(update, Y, sums.stark_start(start), 3, 2, unit_matrix)
-    assert_learned(learner(STARK, start, penalty=penalty), Y, unit_matrix(wanted)[0], rmse)
+    model = learner(start, STARK, max_iter=2, penalty=penalty)
+    assert_learned(model, Y, unit_matrix(wanted)[0], rmse)
 
 
 @pytest.mark.parametrize("penalty", [1e12, 1e200])
 def test_a_huge_penalty_gives_a_finite_dictionary(rng, penalty):
-    Y, start = rc.planted(rng, (5, 4), (7, 6))
-    model = learner(STARK, start, penalty=penalty).fit(Y)
+    Y, start = planted(rng, (5, 4), (7, 6))
+    model = learner(start, STARK, penalty=penalty).fit(Y)
     assert np.isfinite(model.dictionary_.to_dense()).all()
 
 

@@ -1,13 +1,9 @@
 """The command line on a GPU, tested emulated and, if there is one, on a real one."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import asdict
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,12 +26,12 @@ COMMANDS = [
 ]
 
 
-def command_name(command: list[str]) -> str:
+def command_name(command):
     return " ".join(word for word in command if word.isalpha())
 
 
 @pytest.fixture(autouse=True)
-def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+def inputs(tmp_path, monkeypatch, rng):
     """Small files for all commands, in a folder of their own."""
     monkeypatch.chdir(tmp_path)
     np.save("patches.npy", rng.standard_normal((200, 4, 6)).astype(np.float32).cumsum(axis=1))
@@ -44,21 +40,19 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Gener
     np.save("scene.npy", scene.astype(np.float32))
 
 
-def run(*arguments: str) -> Any:
+def run(*arguments):
     return CliRunner().invoke(app, list(arguments))
 
 
-def found_by(*arguments: str) -> dict[str, Any]:
+def found_by(*arguments):
     result = run(*arguments, "--json", "--overwrite")
     assert result.exit_code == 0, result.stderr
     return dict(json.loads(result.stdout))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=command_name)
-def test_a_command_without_a_gpu_says_what_to_do(
-    command: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_gpu() -> None:
+def test_a_command_without_a_gpu_says_what_to_do(command, monkeypatch):
+    def no_gpu():
         raise RuntimeError('device="cuda" found no GPU; pass device="cpu".')
 
     monkeypatch.setattr("kronlearn.cuda.device._current", no_gpu)
@@ -67,8 +61,8 @@ def test_a_command_without_a_gpu_says_what_to_do(
     assert result.stderr == "Error: --device cuda found no GPU; leave the option out.\n"
 
 
-def test_a_command_without_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_cupy() -> None:
+def test_a_command_without_cupy_says_what_to_install(monkeypatch):
+    def no_cupy():
         raise ImportError("device=\"cuda\" needs CuPy: pip install '.[cuda13]' in a checkout.")
 
     monkeypatch.setattr("kronlearn.cuda.device._current", no_cupy)
@@ -77,7 +71,7 @@ def test_a_command_without_cupy_says_what_to_install(monkeypatch: pytest.MonkeyP
     assert result.stderr == "Error: bench gpu needs CuPy: pip install '.[cuda13]' in a checkout.\n"
 
 
-def test_learning_on_a_gpu_reaches_the_error_of_the_processor(on_gpu: Any) -> None:
+def test_learning_on_a_gpu_reaches_the_error_of_the_processor(on_gpu):
     command = ["learn", "patches.npy", "--patch", "4x6", "--max-iter", "5", "--seed", "0"]
     expected = found_by(*command)
     found = found_by(*command, "--device", "cuda")
@@ -85,14 +79,14 @@ def test_learning_on_a_gpu_reaches_the_error_of_the_processor(on_gpu: Any) -> No
 
 
 @pytest.mark.parametrize("command", COMMANDS[1:3], ids=command_name)
-def test_images_are_restored_on_a_gpu_as_on_the_processor(on_gpu: Any, command: list[str]) -> None:
+def test_images_are_restored_on_a_gpu_as_on_the_processor(on_gpu, command):
     expected = found_by(*command, "--patch", "4x4")["scores"]["after"]["psnr"]
     found = found_by(*command, "--patch", "4x4", "--device", "cuda")["scores"]["after"]["psnr"]
     # In such a small image, a single patch with another atom matters.
     assert abs(found - expected) < 0.5
 
 
-def test_cubes_are_processed_by_a_gpu_as_by_the_processor(on_gpu: Any) -> None:
+def test_cubes_are_processed_by_a_gpu_as_by_the_processor(on_gpu):
     learn = [*COMMANDS[3], "--patch", "4x4", "--max-iter", "3", "--seed", "0"]
     expected = found_by(*learn)["rmse"]
     np.testing.assert_allclose(found_by(*learn, "--device", "cuda")["rmse"], expected, rtol=1e-2)
@@ -102,8 +96,8 @@ def test_cubes_are_processed_by_a_gpu_as_by_the_processor(on_gpu: Any) -> None:
     np.testing.assert_allclose(np.load("out.npy"), expected, rtol=0, atol=0.5)
 
 
-def test_preparing_kernels_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def noisy_gpu() -> None:
+def test_preparing_kernels_is_reported_once(monkeypatch):
+    def noisy_gpu():
         logging.getLogger("kronlearn.cuda.device").info("Compiling.")
 
     monkeypatch.setattr("kronlearn.cuda.device._current", noisy_gpu)
@@ -114,9 +108,7 @@ def test_preparing_kernels_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> 
             assert result.stderr.count("Preparing kernels") == told
 
 
-def test_the_benchmark_of_a_gpu_measures_learning_and_coding(
-    on_gpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_benchmark_of_a_gpu_measures_learning_and_coding(on_gpu, monkeypatch, tmp_path):
     if isinstance(on_gpu, EmulatedGpu):
         # Emulated, whole iterations take minutes; this shape has no kernels for them.
         monkeypatch.setattr(gpu, "CASES", {"D": gpu.Case(9216, 4, 6, 3)})
@@ -136,17 +128,15 @@ def test_the_benchmark_of_a_gpu_measures_learning_and_coding(
     assert "batched-omp is not installed" in shown
 
 
-def test_an_unknown_case_of_the_gpu_benchmark_is_an_error() -> None:
+def test_an_unknown_case_of_the_gpu_benchmark_is_an_error():
     result = run("bench", "gpu", "--case", "Z")
     assert result.exit_code == 2
     assert "--case: 'Z' is not a case; give one of A to I." in result.stderr
 
 
 @pytest.mark.parametrize("problem", [ImportError("no triton"), OSError("no libcudart")])
-def test_a_competitor_that_cannot_be_imported_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, problem: Exception
-) -> None:
-    def fails(name: str) -> None:
+def test_a_competitor_that_cannot_be_imported_is_left_out(monkeypatch, problem):
+    def fails(name):
         raise problem
 
     monkeypatch.setattr(gpu, "find_spec", lambda name: name == "batched_omp" or None)
@@ -154,12 +144,10 @@ def test_a_competitor_that_cannot_be_imported_is_left_out(
     assert gpu.competitor() == (None, f"cannot be imported ({problem})")
 
 
-def test_coding_is_compared_with_batched_omp_if_it_is_installed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_coding_is_compared_with_batched_omp_if_it_is_installed(monkeypatch):
     coded = []
 
-    def run_omp(atoms: Any, samples: Any, n_nonzero_coefs: int, **options: Any) -> None:
+    def run_omp(atoms, samples, n_nonzero_coefs, **options):
         coded.append((atoms.shape, samples.shape, n_nonzero_coefs))
 
     torch = SimpleNamespace(

@@ -1,13 +1,10 @@
 """Compilation of the kernels: when they are needed, and with NVRTC for all supported GPUs."""
 
-from __future__ import annotations
-
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,22 +22,22 @@ FILES = [("codes.cu", ()), ("pixels.cu", ("-DKRONLEARN_S=float",))]
 class Compiler:
     """A stand-in for CuPy as a compiler; ``kept``: it finds the kernels on disk."""
 
-    def __init__(self, kept: bool) -> None:
+    def __init__(self, kept):
         self.kept, self.compiled, self.launched = kept, [], []
         #: Passed only if all files are compiled at the same time.
         self.together = threading.Barrier(len(FILES), timeout=10)
         self.cuda = SimpleNamespace(Device=lambda number=0: _Device(number))
 
-    def RawModule(self, code: str, options: tuple[str, ...]) -> Any:  # noqa: N802
+    def RawModule(self, code, options):  # noqa: N802
         return SimpleNamespace(compile=lambda log_stream: self._compile(code, options, log_stream))
 
-    def RawKernel(self, code: str, name: str, options: tuple[str, ...]) -> Any:  # noqa: N802
-        def run(grid: Any, block: Any, arguments: Any, shared_mem: int) -> None:
+    def RawKernel(self, code, name, options):  # noqa: N802
+        def run(grid, block, arguments, shared_mem):
             self.launched.append(name)
 
         return _Kernel(run, lambda log: self._compile(code, options, log))
 
-    def _compile(self, code: str, options: tuple[str, ...], log: Any) -> None:
+    def _compile(self, code, options, log):
         # As in CuPy, the log is part of the key of compiled code.
         key = code, options, log
         if key in self.compiled:
@@ -52,26 +49,26 @@ class Compiler:
 
 
 class _Device:
-    def __init__(self, number: int) -> None:
+    def __init__(self, number):
         self.id = number
 
-    def __enter__(self) -> None:
+    def __enter__(self):
         pass
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_):
         pass
 
 
 class _Kernel:
     max_dynamic_shared_size_bytes = 49152
 
-    def __init__(self, run: Any, compile_: Any) -> None:
+    def __init__(self, run, compile_):
         self._run, self._compile = run, compile_
 
-    def compile(self, log_stream: Any) -> None:
+    def compile(self, log_stream):
         self._compile(log_stream)
 
-    def __call__(self, *arguments: Any, shared_mem: int) -> None:
+    def __call__(self, *arguments, shared_mem):
         self._run(*arguments, shared_mem)
 
 
@@ -93,7 +90,7 @@ def test_files_are_compiled_at_the_same_time_and_reported_once(kept, monkeypatch
 
 
 def test_a_missing_compiler_is_an_error_that_says_what_to_install(monkeypatch):
-    def missing() -> None:
+    def missing():
         raise RuntimeError("CuPy failed to load libnvrtc.so.13")
 
     fake = SimpleNamespace(cuda=SimpleNamespace(nvrtc=SimpleNamespace(getVersion=missing)))
@@ -131,7 +128,7 @@ ARCHITECTURES = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100":
 KINDS = (("float", "float", 0), ("float", "double", 0), ("double", "double", 1))
 
 
-def variants(shared: int) -> dict[str, list[tuple[str, ...]]]:
+def variants(shared):
     """Options to compile the files with, by file."""
     lanes = [(8, 16, 6, 0, 8), (8, 16, 16, 1, 4), (32, 32, 8, 1, 8)]
     return {

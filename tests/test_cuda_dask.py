@@ -1,12 +1,7 @@
 """Dask workers with GPUs, tested emulated and, if there is one, on a real GPU."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
-from typing import Any
+from contextlib import contextmanager
 
 import dask.array as da
 import numpy as np
@@ -14,10 +9,11 @@ import pytest
 from distributed import Client, LocalCluster
 
 import kronlearn as kl
+from cluster import bits, image_like, model
 from emulated_gpu import EmulatedGpu
 
 #: All kinds of sums: full moments, one mode after the other, S_xy alone.
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS = {
     "defaults": {},
     "per mode": {"n_atoms": 33},
     "orthonormal": {"structure": "orthonormal"},
@@ -29,10 +25,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 class SharedGpu(EmulatedGpu):
     """An emulated GPU that several workers use, one at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.lock = threading.Lock()
 
-    def launch_blocks(self, *arguments: Any, **options: Any) -> None:
+    def launch_blocks(self, *arguments, **options):
         with self.lock:
             super().launch_blocks(*arguments, **options)
 
@@ -40,12 +36,18 @@ class SharedGpu(EmulatedGpu):
 EMULATED = SharedGpu
 
 
+def on_gpus(**settings):
+    """A model that learns on a cluster of GPUs, unless settings say otherwise."""
+    options = {"n_atoms": 6, "max_iter": 2, "block_size": 128, "device": "cuda"}
+    return model(**(options | settings))
+
+
 @pytest.fixture
-def workers(on_gpu: Any) -> Callable[[int], AbstractContextManager[None]]:
+def workers(on_gpu):
     """Start a cluster of workers that share the GPU; for a real GPU, each has its own process."""
 
     @contextmanager
-    def started(count: int) -> Iterator[None]:
+    def started(count):
         real = not isinstance(on_gpu, EmulatedGpu)
         options = {"processes": real, "threads_per_worker": 1, "dashboard_address": ":0"}
         with LocalCluster(n_workers=count, **options) as cluster, Client(cluster):
@@ -54,47 +56,30 @@ def workers(on_gpu: Any) -> Callable[[int], AbstractContextManager[None]]:
     return started
 
 
-def image_like(count: int) -> np.ndarray:
-    """Smooth samples (count, 6, 6) of float32."""
-    noise = np.random.default_rng(0).standard_normal((count, 6, 6))
-    return np.cumsum(np.cumsum(noise, axis=1), axis=2).astype(np.float32)
-
-
-def model(**settings: Any) -> Any:
-    options = {"n_atoms": 6, "n_nonzero_coefs": 4, "max_iter": 2, "random_state": 0}
-    options |= {"block_size": 128, "engine": "dask", "device": "cuda"}
-    return kl.KroneckerDictionaryLearning(**(options | settings))
-
-
-def bits(found: Any) -> tuple[bytes, ...]:
-    rmse = np.array(found.history_["rmse"]).tobytes()
-    return (rmse, *(np.ascontiguousarray(factor).tobytes() for factor in found.factors_))
-
-
-def test_workers_with_gpus_end_with_the_same_bits_whatever_their_number(workers: Any) -> None:
-    samples = image_like(1000)
-    found: dict[str, list[Any]] = {name: [] for name in SETTINGS}
+def test_workers_with_gpus_end_with_the_same_bits_whatever_their_number(workers):
+    samples = image_like(1000, side=6)
+    found = {name: [] for name in SETTINGS}
     for count in (1, 3):
         with workers(count):
             for name, settings in SETTINGS.items():
-                found[name].append(model(**settings).fit(samples))
+                found[name].append(on_gpus(**settings).fit(samples))
     for name, settings in SETTINGS.items():
         first, *others = found[name]
         assert all(bits(first) == bits(other) for other in others), name
-        alone = model(engine="threads", device="cpu", **settings).fit(samples)
+        alone = on_gpus(engine="threads", device="cpu", **settings).fit(samples)
         np.testing.assert_allclose(first.history_["rmse"], alone.history_["rmse"], rtol=1e-3)
-        on_one_gpu = model(engine="auto", **settings).fit(samples)
+        on_one_gpu = on_gpus(engine="auto", **settings).fit(samples)
         assert bits(on_one_gpu) == bits(first), name
 
 
-def test_workers_with_gpus_read_files_and_lazy_arrays(workers: Any, tmp_path: Path) -> None:
-    samples = image_like(600)
+def test_workers_with_gpus_read_files_and_lazy_arrays(workers, tmp_path):
+    samples = image_like(600, side=6)
     np.save(tmp_path / "samples.npy", samples)
     with workers(2):
-        same = bits(model().fit(samples))
-        assert bits(model().fit(tmp_path / "samples.npy")) == same
+        same = bits(on_gpus().fit(samples))
+        assert bits(on_gpus().fit(tmp_path / "samples.npy")) == same
         lazy = da.from_array(samples, chunks=(250, 6, 6))
-        found = model().fit(lazy)
+        found = on_gpus().fit(lazy)
         assert bits(found) == same
         restored = found.inverse_transform(found.transform(lazy)).compute()
     codes = kl.sparse_code(samples, found.dictionary_, 4, method="ols")
@@ -103,15 +88,15 @@ def test_workers_with_gpus_read_files_and_lazy_arrays(workers: Any, tmp_path: Pa
     np.testing.assert_allclose(*errors, rtol=1e-3, atol=1e-3)
 
 
-def test_a_sample_that_is_not_finite_is_named(workers: Any) -> None:
-    samples = image_like(600)
+def test_a_sample_that_is_not_finite_is_named(workers):
+    samples = image_like(600, side=6)
     samples[500, 2, 3] = np.nan
     with workers(2), pytest.raises(ValueError, match="first in sample 500"):
-        model().fit(samples)
+        on_gpus().fit(samples)
 
 
-def test_a_worker_without_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_gpu() -> None:
+def test_a_worker_without_a_gpu_says_so(monkeypatch):
+    def no_gpu():
         raise RuntimeError('device="cuda" found no GPU; pass device="cpu".')
 
     monkeypatch.setattr("kronlearn.cuda.device._current", no_gpu)
@@ -121,4 +106,4 @@ def test_a_worker_without_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None
         Client(cluster),
         pytest.raises(RuntimeError, match="found no GPU"),
     ):
-        model().fit(image_like(300))
+        on_gpus().fit(image_like(300, side=6))

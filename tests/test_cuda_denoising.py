@@ -1,9 +1,5 @@
 """Denoising of images on a GPU, tested emulated on the processor and on a real one."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -16,7 +12,7 @@ from test_cuda_images import picture
 EMULATED = ArrayGpu
 
 
-def noisy_picture(rng: Any, shape: Any, dtype: Any = np.float64) -> Any:
+def noisy_picture(rng, shape, dtype=np.float64):
     image = picture(shape) + 15 * rng.standard_normal(shape)
     return image.clip(0, 255).astype(dtype) if np.dtype(dtype).kind in "iu" else image.astype(dtype)
 
@@ -114,7 +110,7 @@ def test_pixels_of_any_dtype_are_converted_to_planes_and_back(gpu, rng, kind, te
     assert not made[0].any()
 
 
-def patterned(rng: Any, kind: str) -> Any:
+def patterned(rng, kind):
     """Images to estimate the noise of."""
     if kind == "noisy":
         return noisy_picture(rng, (44, 34), np.float32)

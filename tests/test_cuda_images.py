@@ -1,9 +1,6 @@
 """Passes over images, tested emulated on the processor and, if there is one, on a GPU."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -36,26 +33,16 @@ ROUNDING, FILTERED = 2e-5, 1e-4
 SOME_CODINGS = [CODINGS[k] for k in (0, 2, 3, 4, 6, 9, 12, 13, 15)]
 
 
-def put_on(gpu: Any, array: Any) -> Any:
+def put_on(gpu, array):
     there = gpu.upload(array)
     return there.view(OnEmulatedGpu) if isinstance(there, np.ndarray) else there
 
 
-def axes_of(shape: Any, patch: Any, stride: Any, window: Any = None) -> list[Any]:
+def axes_of(shape, patch, stride, window=None):
     return list(zip(shape, patch, stride, window or [0] * len(shape), strict=True))
 
 
-def coded(
-    gpu: Any,
-    image: Any,
-    factors: Any,
-    axes: Any,
-    *settings: Any,
-    memory: int | None = None,
-    on_gpu: bool = False,
-    known: Any = None,
-    **options: Any,
-) -> Any:
+def coded(gpu, image, factors, axes, *settings, memory=None, on_gpu=False, known=None, **options):
     """The average of all patches, computed by native code if ``gpu`` is None."""
     if gpu is None:
         sums = [np.zeros_like(image), np.zeros_like(image)]
@@ -69,25 +56,25 @@ def coded(
     return gpu.download(code_image_on(gpu, factors, image, axes, *settings, **options))
 
 
-def divided(numerator: Any, denominator: Any) -> Any:
+def divided(numerator, denominator):
     with np.errstate(invalid="ignore"):
         return numerator / denominator
 
 
 def filtered(
-    gpu: Any,
-    planes: Any,
-    guide: Any,
-    matched: Any,
-    patch: Any,
-    group: int,
-    stride: Any,
-    window: Any,
-    noise: Any = 2.0,
-    over_pixels: bool = False,
-    on_gpu: bool = False,
-    progress: Any = None,
-) -> Any:
+    gpu,
+    planes,
+    guide,
+    matched,
+    patch,
+    group,
+    stride,
+    window,
+    noise=2.0,
+    over_pixels=False,
+    on_gpu=False,
+    progress=None,
+):
     """The average of all patches, computed by native code if ``gpu`` is None."""
     axes = axes_of(planes.shape[1:], patch, stride, window)
     taper = taper_of(patch).astype(np.float32)
@@ -106,7 +93,7 @@ def filtered(
     return gpu.download(filter_groups_on(gpu, *arrays, *settings))
 
 
-def assert_same_average(made: Any, wanted: Any) -> None:
+def assert_same_average(made, wanted):
     """Most pixels agree; in a few patches, a near tie may be decided differently."""
     assert made.dtype == np.float32
     finite = np.isfinite(wanted)
@@ -117,7 +104,7 @@ def assert_same_average(made: Any, wanted: Any) -> None:
     assert error.max() <= 0.5 * scale
 
 
-def assert_same_filtered(found: Any, wanted: Any) -> None:
+def assert_same_filtered(found, wanted):
     """All pixels agree up to rounding."""
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, wanted, rtol=0, atol=FILTERED * np.abs(wanted).max())
@@ -162,7 +149,7 @@ def test_images_coded_in_bands_have_the_same_bits(gpu, case, masked):
     np.testing.assert_array_equal(again, whole)
     pieces = []
     for memory in (1, 1 << 17, 1 << 18, 1 << 22):
-        shares: list[float] = []
+        shares = []
         options = {"known": weights, "memory": memory, "progress": shares.append}
         for on_gpu in (False, True):
             cut = coded(gpu, *settings, on_gpu=on_gpu, **options)
@@ -213,7 +200,7 @@ def test_images_are_coded_in_double_precision_if_single_does_not_suffice(gpu, rn
 
 
 @pytest.fixture(scope="module")
-def warps() -> Any:
+def warps():
     if COMPILER is None:
         pytest.skip("there is no C++ compiler")
     return WarpGpu()
@@ -293,7 +280,7 @@ def test_groups_filtered_in_bands_have_the_same_bits(gpu, case, memory, kind):
     settings = (planes, guide_of(kind, guide), matched, *case[3:], noise, kind == "over pixels")
     whole = filtered(gpu, *settings)
     np.testing.assert_array_equal(filtered(gpu, *settings, on_gpu=True), whole)
-    shares: list[float] = []
+    shares = []
     with kl.cuda.memory_limit(memory):
         cut = filtered(gpu, *settings, progress=shares.append)
     np.testing.assert_array_equal(cut, whole)
@@ -375,7 +362,7 @@ def test_images_that_a_gpu_cannot_code_are_errors(gpu):
 # Whole methods
 
 
-def picture(shape: Any) -> Any:
+def picture(shape):
     """A smooth image with an edge, from 0 to 255."""
     parts = np.ix_(*(np.cos(np.linspace(0, 3 + k, size)) for k, size in enumerate(shape)))
     smooth = sum(parts[1:], parts[0] * np.ones(shape))

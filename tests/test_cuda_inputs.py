@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import ModuleType, SimpleNamespace
@@ -164,12 +163,12 @@ def test_factors_targets_and_weights_may_be_on_the_gpu(on_gpu, rng):
 def test_all_of_a_code_is_written(on_gpu, rng, monkeypatch, method, n, width, dtype):
     empty = on_gpu.xp.empty
 
-    def used_before(*given: Any, **options: Any) -> Any:
+    def used_before(*given, **options):
         array = empty(*given, **options)
         array.fill(77)
         return array
 
-    def asked() -> None:
+    def asked():
         raise AssertionError("Small samples on the GPU must not ask for the free memory.")
 
     Y = rng.standard_normal((150, 8, 8)).astype(dtype)
@@ -218,6 +217,13 @@ def test_empty_samples_on_the_gpu_are_an_error(on_gpu, shape, message):
         kl.sparse_code(on_gpu.upload(np.zeros(shape)), [np.eye(4)] * 2, 2, device="cuda")
 
 
+def test_complex_numbers_on_the_gpu_are_refused(on_gpu):
+    d, numbers = kl.KroneckerDictionary([np.eye(2)] * 2), on_gpu.upload(np.ones((3, 2, 2), complex))
+    for use in (d.correlate, d.reconstruct):
+        with pytest.raises(ValueError, match="has dtype complex128"):
+            use(numbers)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_samples_on_the_gpu_are_learned_from(on_gpu, rng, dtype):
     Y = reference.sparse_samples(rng, reference.random_factors(rng, (5, 4), (6, 6)), 300, 2)
@@ -254,28 +260,28 @@ def test_tensors_of_pytorch_are_taken_and_given(on_gpu, rng):
 class Tensor:
     """A stand-in for a tensor of PyTorch; ``streams`` are those that were told to wait for it."""
 
-    def __init__(self, array: Any = None, kind: int = 2, requires_grad: bool = False) -> None:
+    def __init__(self, array=None, kind=2, requires_grad=False):
         self.array, self.kind, self.requires_grad = array, kind, requires_grad
-        self.streams: list[int] = []
+        self.streams = []
 
-    def __dlpack_device__(self) -> tuple[int, int]:
+    def __dlpack_device__(self):
         return self.kind, 0
 
-    def __dlpack__(self, stream: int, **options: Any) -> Any:
+    def __dlpack__(self, stream, **options):
         self.streams.append(stream)
         # An emulated array is its own capsule.
         emulated = isinstance(self.array, OnEmulatedGpu)
         return self.array if emulated else self.array.__dlpack__(stream=stream, **options)
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
+    def __cuda_array_interface__(self):
         if self.kind != 2:
             raise AttributeError
         if self.requires_grad:
             raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad.")
         return dict(self.array.__cuda_array_interface__)
 
-    def detach(self) -> Tensor:
+    def detach(self):
         tensor = Tensor(self.array)
         tensor.streams = self.streams
         return tensor
@@ -290,20 +296,20 @@ class NumbaArray:
 class TwoGpus:
     """A stand-in for CuPy with two GPUs, the first of which is current."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.current = 0
         self.cuda = SimpleNamespace(Device=self.device)
         self.ndarray = SimpleNamespace
 
-    def asarray(self, array: Any) -> Any:
+    def asarray(self, array):
         return SimpleNamespace(device=SimpleNamespace(id=1), of=array)
 
-    def device(self, number: int | None = None) -> Any:
+    def device(self, number=None):
         if number is None:
             return SimpleNamespace(id=self.current)
 
         @contextmanager
-        def used() -> Iterator[None]:
+        def used():
             before, self.current = self.current, number
             try:
                 yield
@@ -348,7 +354,7 @@ def test_samples_are_processed_by_the_gpu_that_holds_them(monkeypatch):
     monkeypatch.setattr("kronlearn.cuda.arrays.cupy", lambda: gpus)
     monkeypatch.setattr(tensor, "__dlpack_device__", lambda: (2, 1), raising=False)
 
-    def opened(*_: Any) -> None:
+    def opened(*_):
         seen.append(gpus.current)
         raise InterruptedError
 
@@ -372,7 +378,7 @@ def test_arrays_on_another_gpu_are_an_error():
 
 def test_results_belong_to_the_library_of_the_input(monkeypatch):
     library = ModuleType("tensors")
-    library.from_dlpack = lambda array: ("tensor", array)  # type: ignore[attr-defined]
+    library.from_dlpack = lambda array: ("tensor", array)
     monkeypatch.setitem(sys.modules, "tensors", library)
     monkeypatch.setattr(Tensor, "__module__", "tensors.parts")
     result = np.zeros(2)

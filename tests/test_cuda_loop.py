@@ -1,12 +1,9 @@
 """Whole iterations on a GPU, and how they alternate with passes."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +11,7 @@ import pytest
 import kronlearn as kl
 from emulated_gpu import EmulatedGpu
 from kronlearn.core.coder import Coder
-from kronlearn.core.engine import Iteration, Task
+from kronlearn.core.engine import Task
 from kronlearn.cuda.device import Gpu
 from kronlearn.cuda.engine import Cuda
 from kronlearn.cuda.iterations import Iterations
@@ -31,12 +28,12 @@ KINDS = [
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+def runs(monkeypatch):
     """For each run of iterations, how many were asked for, and how many were done."""
-    asked: list[tuple[int, int]] = []
+    asked = []
     run = Iterations.run
 
-    def watched(self: Iterations, dictionary: Any, count: int) -> list[Iteration]:
+    def watched(self, dictionary, count):
         done = run(self, dictionary, count)
         asked.append((count, len(done)))
         return done
@@ -45,7 +42,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return asked
 
 
-def image_like(rng: np.random.Generator, count: int) -> np.ndarray:
+def image_like(rng, count):
     """Samples (count, 8, 8) that are smooth, with edges and noise; two are tiny, one is zero."""
     smooth = np.cumsum(np.cumsum(rng.standard_normal((count, 8, 8)), axis=1), axis=2)
     edges = rng.standard_normal((count, 1, 1)) * (
@@ -58,7 +55,7 @@ def image_like(rng: np.random.Generator, count: int) -> np.ndarray:
     return Y
 
 
-def fitted(Y: np.ndarray, device: str = "cuda", **settings: Any) -> Any:
+def fitted(Y, device="cuda", **settings):
     options = {"n_atoms": 8, "n_nonzero_coefs": 4, "max_iter": 4, "random_state": 0} | settings
     return kl.KroneckerDictionaryLearning(**options, device=device).fit(Y)
 
@@ -172,7 +169,7 @@ def test_passes_and_iterations_may_alternate(on_gpu, rng, monkeypatch):
     expected = fitted(Y, "cpu", **settings)
     run, calls = Iterations.run, []
 
-    def reluctant(self: Iterations, dictionary: Any, count: int) -> list[Iteration]:
+    def reluctant(self, dictionary, count):
         calls.append(count)
         return [] if len(calls) % 2 else run(self, dictionary, count)
 
@@ -180,6 +177,18 @@ def test_passes_and_iterations_may_alternate(on_gpu, rng, monkeypatch):
     found = fitted(Y, **settings)
     assert len(calls) > 2
     np.testing.assert_allclose(found.history_["rmse"], expected.history_["rmse"], rtol=2e-3)
+
+
+def test_further_terms_join_when_they_do_on_the_processor(on_gpu, rng):
+    Y, joined = image_like(rng, 100), {"cpu": [], "cuda": []}
+    for device, seen in joined.items():
+
+        def callback(progress, seen=seen):
+            seen.append(bool(progress.dictionary.stacks[0][1].any()))
+
+        fitted(Y, device, method="omp", n_terms=2, max_iter=10, callback=callback)
+    assert joined["cuda"] == joined["cpu"]
+    assert not all(joined["cpu"])
 
 
 def test_samples_that_are_not_finite_are_named(on_gpu, rng):
@@ -192,7 +201,7 @@ def test_samples_that_are_not_finite_are_named(on_gpu, rng):
 def test_a_time_budget_limits_the_iterations_in_a_row(on_gpu, runs, rng, monkeypatch):
     run, late = Iterations.run, [0.0]
 
-    def slowly(self: Iterations, dictionary: Any, count: int) -> list[Iteration]:
+    def slowly(self, dictionary, count):
         """Pretend that every iteration takes 100 seconds more."""
         done = []
         for iterated in run(self, dictionary, count):
@@ -216,7 +225,7 @@ def test_threads_record_on_streams_of_their_own():
     cuda = SimpleNamespace(Stream=lambda non_blocking: object())
     gpu, both = Gpu(SimpleNamespace(cuda=cuda)), Barrier(2)
 
-    def streams(_: int) -> tuple[Any, Any]:
+    def streams(_):
         both.wait(10)
         return gpu._recording_stream, gpu._recording_stream
 

@@ -1,9 +1,6 @@
 """Memory of a GPU: how much is free, limits, and copies of samples that do not fit."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,14 +32,14 @@ def test_weighted_samples_stay_on_the_gpu_if_memory_suffices(on_gpu, rng, monkey
 class Pool:
     """A pool of CuPy."""
 
-    def free_bytes(self) -> int:
+    def free_bytes(self):
         return 20
 
-    def malloc(self, size: int) -> None:
+    def malloc(self, size):
         raise AssertionError("A pool that reports its unused memory must not be asked for more.")
 
 
-def gpu_with(allocator: Any, free: int) -> Gpu:
+def gpu_with(allocator, free):
     """A GPU with so many of 2000 bytes free, and a stand-in for CuPy with this allocator."""
     runtime = SimpleNamespace(memGetInfo=lambda: (free, 2000))
     cuda = SimpleNamespace(runtime=runtime, get_allocator=lambda: allocator, alloc=allocator)
@@ -55,7 +52,7 @@ def gpu_with(allocator: Any, free: int) -> Gpu:
 def test_unused_memory_of_other_libraries_counts_as_free(held, free, expected):
     asked = []
 
-    def allocate(size: int) -> None:
+    def allocate(size):
         asked.append(size)
         if size > held:
             raise MemoryError
@@ -95,15 +92,15 @@ def test_limits_that_are_not_numbers_of_bytes_are_errors(limit, problem):
 class Copied(np.ndarray):
     """An array on a GPU that has the method ``set`` of CuPy."""
 
-    def set(self, array: Any, stream: Any) -> None:
+    def set(self, array, stream):
         self[...] = array
 
 
 class StreamingCupy:
     """A stand-in for CuPy as streaming uses it, without any asynchronous work."""
 
-    def __init__(self) -> None:
-        self.registered: list[str] = []
+    def __init__(self):
+        self.registered = []
         quiet = {name: lambda *_: None for name in ("wait_event", "synchronize", "record")}
         runtime = SimpleNamespace(
             hostRegister=lambda *_: self.registered.append("in"),
@@ -118,7 +115,7 @@ class StreamingCupy:
             alloc_pinned_memory=bytearray,
         )
 
-    def empty(self, shape: Any, dtype: Any) -> Any:
+    def empty(self, shape, dtype):
         return np.empty(shape, dtype).view(Copied)
 
 
@@ -139,7 +136,7 @@ def test_samples_arrive_in_order_and_are_page_locked_in_the_second_pass(rng, cou
 def test_samples_that_cannot_be_page_locked_are_staged(rng):
     xp, Y = StreamingCupy(), rng.standard_normal((20, 3))
 
-    def refuse(*_: Any) -> None:
+    def refuse(*_):
         raise OSError
 
     xp.cuda.runtime.hostRegister = refuse

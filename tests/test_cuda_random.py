@@ -9,7 +9,6 @@ have found, step by step. For passes, the RMSE of all samples is compared.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -48,7 +47,7 @@ class Problem:
     weighted: bool
 
     @classmethod
-    def drawn(cls, seed: int) -> Problem:
+    def drawn(cls, seed):
         """Draw the problem of a seed."""
         rng = np.random.default_rng(seed)
         method = str(rng.choice(["omp", "ols", "threshold"], p=[0.45, 0.45, 0.1]))
@@ -83,10 +82,10 @@ class Problem:
         )
 
 
-def dictionary_of(problem: Problem, rng: np.random.Generator) -> Any:
+def dictionary_of(problem, rng):
     """Random factors, orthonormal ones for thresholds, or a sum of two products."""
 
-    def factors() -> list[Any]:
+    def factors():
         sizes = zip(problem.patch_shape, problem.n_atoms, strict=True)
         return [rng.standard_normal(size) for size in sizes]
 
@@ -97,7 +96,7 @@ def dictionary_of(problem: Problem, rng: np.random.Generator) -> Any:
     return kl.KroneckerDictionary.normalized(factors())
 
 
-def samples_of(problem: Problem, dictionary: Any, rng: np.random.Generator) -> Any:
+def samples_of(problem, dictionary, rng):
     """Samples from sparse to noise, large and small; one may be zero."""
     n, count = dictionary.n_codes, problem.n_samples
     X = rng.standard_normal((count, n)) * (rng.random((count, n)) < 4 / n)
@@ -108,9 +107,9 @@ def samples_of(problem: Problem, dictionary: Any, rng: np.random.Generator) -> A
     return Y.reshape(count, *problem.patch_shape).astype(problem.dtype)
 
 
-def settings_of(problem: Problem, Y: Any, rng: np.random.Generator) -> dict[str, Any]:
+def settings_of(problem, Y, rng):
     """The error target and the weights."""
-    settings: dict[str, Any] = {"n_nonzero_coefs": problem.s, "method": problem.method}
+    settings = {"n_nonzero_coefs": problem.s, "method": problem.method}
     norms = np.linalg.norm(Y.reshape(len(Y), -1), axis=1)
     if problem.target == "one":
         settings["tol"] = float(np.median(norms) * 10 ** rng.uniform(-2, 0))
@@ -131,7 +130,7 @@ class Replay:
     tol: float
     width: int
 
-    def fault(self, left: Any, rest: Any, taken: list[int]) -> str:
+    def fault(self, left, rest, taken):
         """What is wrong with the remaining atoms of the code, or an empty string.
 
         ``left`` (features, atoms) and ``rest`` are the atoms and the sample after orthogonalisation
@@ -165,7 +164,7 @@ class Replay:
         return faults[-1]
 
 
-def check_codes(problem: Problem) -> list[str]:
+def check_codes(problem):
     """Faults of samples whose residual differs, except for ties."""
     rng = np.random.default_rng([problem.seed, 1])
     dictionary = dictionary_of(problem, rng)
@@ -204,7 +203,7 @@ def check_codes(problem: Problem) -> list[str]:
     return faults
 
 
-def check_learning(problem: Problem) -> list[str]:
+def check_learning(problem):
     """Compare one iteration on both, and the scores of the learned dictionaries."""
     rng = np.random.default_rng([problem.seed, 1])
     Y = samples_of(problem, dictionary_of(problem, rng), rng)

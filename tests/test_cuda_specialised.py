@@ -4,8 +4,6 @@ They code samples and add up moments in one go: full moments for 8 × 8 atoms, t
 16 × 16 and 32 × 32 atoms. They must agree with ``sparse_code`` and with sums in float64.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,10 +1,7 @@
 """Learning on a GPU from samples that do not fit into its memory."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from itertools import cycle, islice
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +24,7 @@ GENERAL = {"method": "omp"}
 class SmallGpu(EmulatedGpu):
     """An emulated GPU with no more free memory than the limit."""
 
-    def free_memory(self) -> int:
+    def free_memory(self):
         return current_limit() or super().free_memory()
 
 
@@ -35,12 +32,12 @@ EMULATED = SmallGpu
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
+def runs(monkeypatch):
     """For each run of iterations, whether samples were streamed, and the number of iterations."""
-    asked: list[tuple[bool, int]] = []
+    asked = []
     run = Iterations.run
 
-    def watched(self: Iterations, dictionary: Any, count: int) -> Any:
+    def watched(self, dictionary, count):
         done = run(self, dictionary, count)
         asked.append((self.samples.array is None, len(done)))
         return done
@@ -49,7 +46,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
     return asked
 
 
-def fitted(Y: np.ndarray, limit: int | None = None, **settings: Any) -> Any:
+def fitted(Y, limit=None, **settings):
     with nullcontext() if limit is None else kl.cuda.memory_limit(limit):
         return learned(Y, **({"max_iter": 3} | settings))
 
@@ -152,12 +149,12 @@ def test_streams_may_be_endless(gpu, rng):
     assert list(gpu.stream(source, [])) == []
 
 
-def factors_of(rng: np.random.Generator) -> list[np.ndarray]:
+def factors_of(rng):
     return [np.linalg.qr(rng.standard_normal((8, 8)))[0] for _ in range(2)]
 
 
 @pytest.fixture
-def chunk_sums(gpu: Any, rng: np.random.Generator) -> tuple[DeviceUpdate, ChunkSums]:
+def chunk_sums(gpu, rng):
     update = DeviceUpdate(gpu, KroneckerDictionary(factors_of(rng)), True, 2, PARTS, 4.0)
     return update, ChunkSums(gpu, update, 5)
 

@@ -1,7 +1,5 @@
 """The structs that host code fills have the same layout in NumPy and in the kernels."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

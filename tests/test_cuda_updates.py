@@ -1,20 +1,16 @@
 """Updates of dictionaries on a GPU."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
 import kronlearn as kl
 import reference
 from kronlearn.core.coder import Coder
-from kronlearn.core.engine import PassSums, Task
+from kronlearn.core.engine import Task
 from kronlearn.core.moments import ModeMoments, Moments
 from kronlearn.core.structures import General, Orthonormal
 from kronlearn.cuda.tables import Tables
-from kronlearn.cuda.updates import DeviceUpdate, IterationResult
+from kronlearn.cuda.updates import DeviceUpdate
 from kronlearn.engines.threads import Threads
 from kronlearn.io.arrays import ArraySource
 
@@ -22,17 +18,17 @@ from kronlearn.io.arrays import ArraySource
 SIZES = [(8, 16), *(pytest.param(m, 32, marks=pytest.mark.slow) for m in (16, 32))]
 
 
-def dictionary_of(rng: np.random.Generator, m: int, n: int) -> kl.KroneckerDictionary:
+def dictionary_of(rng, m, n):
     return kl.KroneckerDictionary(reference.random_factors(rng, (m, m), (n, n)))
 
 
-def samples_of(rng: np.random.Generator, m: int, count: int) -> ArraySource:
+def samples_of(rng, m, count):
     """Samples whose first rows are three times as large as their last ones."""
     Y = rng.standard_normal((count, m, m)) * np.logspace(0, -0.5, m)[:, None]
     return ArraySource(Y, (m, m))
 
 
-def give(update: DeviceUpdate, sums: list[np.ndarray], found: PassSums) -> None:
+def give(update, sums, found):
     """Set sums in double precision, as those of three blocks in single precision."""
     gpu = update.gpu
     counts = [found.energy, found.residual, found.code_energy, float(found.nonzeros)]
@@ -68,9 +64,9 @@ def test_updates_mode_by_mode_are_those_of_the_processor(gpu, rng, m, n):
     threads = Threads(samples_of(rng, m, 600))
     update = DeviceUpdate(gpu, dictionary, False, capacity=4, rows=3)
     update.begin(dictionary.factors)
-    expected: Any = dictionary
+    expected = dictionary
     scales = [np.ones(n), np.ones(n)]
-    first: Any = None
+    first = None
     for mode, kernel in enumerate(["update_left", "update_right"]):
         # Codes of unit-norm left atoms in place of unscaled ones: the same sums.
         task = Task(expected, coder, "mode", mode, keeps_codes=mode == 0, scales=tuple(scales))
@@ -87,14 +83,14 @@ def test_updates_mode_by_mode_are_those_of_the_processor(gpu, rng, m, n):
     assert_tables(gpu, update, expected)
 
 
-def assert_made(made: IterationResult, expected: Any, found: PassSums) -> None:
+def assert_made(made, expected, found):
     assert not made.failed
     for factor, wanted in zip(made.factors, expected.factors, strict=True):
         np.testing.assert_allclose(factor, wanted, rtol=0, atol=1e-10)
     assert (made.residual, made.nonzeros) == (found.residual, found.nonzeros)
 
 
-def assert_tables(gpu: Any, update: DeviceUpdate, expected: Any) -> None:
+def assert_tables(gpu, update, expected):
     """The tables belong to the new dictionary."""
     numbers = Tables.of(expected.factors).numbers
     np.testing.assert_allclose(gpu.download(update.double_tables), numbers, rtol=0, atol=1e-9)

@@ -42,20 +42,23 @@ def test_the_dense_form_is_the_kronecker_product_in_order(shapes):
     assert d.n_atoms == tuple(n for _, n in shapes)
 
 
+@pytest.mark.parametrize("n_terms", [1, 2])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shapes", SHAPES)
-def test_correlation_and_synthesis_equal_the_dense_products(shapes, dtype, rng):
+def test_correlation_and_synthesis_equal_the_dense_products(shapes, dtype, n_terms, rng):
     d = random_dictionary(shapes, dtype)
+    if n_terms > 1:
+        d = KroneckerSumDictionary([random_dictionary(shapes, dtype, r).factors for r in (0, 1)])
     D = d.to_dense().astype(np.float64)
-    Y = rng.standard_normal((7, d.n_features)).astype(dtype)
-    X = rng.standard_normal((7, d.n_codes)).astype(dtype)
+    Y = rng.standard_normal((7, *d.patch_shape)).astype(dtype)
+    X = rng.standard_normal((7, *d.n_atoms)).astype(dtype)
     atol = 1e-5 if dtype == np.float32 else 1e-12
     correlations, samples = d.correlate(Y), d.reconstruct(X)
     assert correlations.dtype == samples.dtype == dtype
-    assert correlations.shape == (7, *d.n_atoms)
-    assert samples.shape == (7, *d.patch_shape)
-    assert np.allclose(correlations.reshape(7, -1), Y @ D, atol=atol)
-    assert np.allclose(samples.reshape(7, -1), X @ D.T, atol=atol)
+    assert correlations.shape == X.shape
+    assert samples.shape == Y.shape
+    assert np.allclose(correlations.reshape(7, -1), Y.reshape(7, -1) @ D, atol=atol)
+    assert np.allclose(samples.reshape(7, -1), X.reshape(7, -1) @ D.T, atol=atol)
 
 
 @pytest.mark.parametrize("layout", ["flat", "modes", "fortran", "read-only", "strided"])
@@ -170,22 +173,26 @@ def test_copies_and_pickles_are_equal_and_still_read_only(d):
     np.testing.assert_array_equal(again.to_dense(), d.to_dense())
 
 
-def test_dictionaries_are_equal_if_all_numbers_shapes_and_dtypes_are():
-    d = random_dictionary([(3, 4), (5, 2)])
-    same = KroneckerDictionary(d.factors)
+@pytest.mark.parametrize("d", random_dictionaries(), ids=lambda d: type(d).__name__)
+def test_dictionaries_are_equal_if_all_numbers_shapes_classes_and_dtypes_are(d):
+    same = d.with_stacks(d.stacks)
     assert d == same
-    assert hash(d) == hash(same)
-    changed = [factor.copy() for factor in d.factors]
-    changed[1][0, 0] = np.nextafter(changed[1][0, 0], 2)
-    assert d != KroneckerDictionary(changed)
-    assert d != KroneckerDictionary(d.factors[::-1])
-    assert d != KroneckerDictionary(d.factors[:1])
+    assert len({d, same}) == 1
+    stack = d.stacks[1].copy()
+    stack[-1, 0, 0] = np.nextafter(stack[-1, 0, 0], 9)
+    assert d != d.with_stack(1, stack)
+    assert d != d.with_stacks(d.stacks[::-1])
+    assert d != d.with_stacks(d.stacks[:1])
+    assert d != d.astype(np.float32)
     assert d != "a dictionary"
-    eye = np.eye(2)
-    assert KroneckerDictionary([eye]) != KroneckerDictionary([eye.astype("f4")])
-    negative_zero = KroneckerDictionary([np.where(eye == 0, -0.0, eye)])
-    assert negative_zero == KroneckerDictionary([eye])
-    assert hash(negative_zero) == hash(KroneckerDictionary([eye]))
+    plain, negative_zero = KroneckerDictionary([np.eye(2)]), np.where(np.eye(2) == 0, -0.0, 1.0)
+    assert plain != KroneckerSumDictionary(plain)
+    for same, other in (
+        (plain, KroneckerDictionary([negative_zero])),
+        (KroneckerSumDictionary(plain), KroneckerSumDictionary([[negative_zero]])),
+    ):
+        assert same == other
+        assert hash(same) == hash(other)
 
 
 def test_the_representation_shows_the_sizes():

@@ -12,11 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import kronlearn as kl
 import reference
-
-
-def small_model(**options):
-    defaults = {"n_atoms": (5, 4), "n_nonzero_coefs": 2, "max_iter": 3, "n_jobs": 1}
-    return kl.KroneckerDictionaryLearning(**(defaults | {"random_state": 0} | options))
+from learning_problems import small_model
 
 
 @pytest.fixture(name="Y")

@@ -1,16 +1,10 @@
 """Faults do not change a bit: workers killed, frozen or added, the driver killed, a full disk."""
 
-from __future__ import annotations
-
 import os
 import threading
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client
 
 from cluster import at_most, bits, cluster_of, image_like, kill, model, process_ids, until
 from fault_runs import (
@@ -33,50 +27,48 @@ from kronlearn.engines.threads import Threads
 from kronlearn.io.arrays import ArraySource
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
-SETTINGS: dict[str, Any] = {"n_nonzero_coefs": 4, "max_iter": 6, "n_atoms": (6, 6)}
+SETTINGS = {"n_nonzero_coefs": 4, "max_iter": 6, "n_atoms": (6, 6)}
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Client]:
+def running():
     # Dask may copy samples to other workers; with this setting it soon removes the copies.
     with cluster_of(2, {"distributed.scheduler.active-memory-manager.interval": "100ms"}) as client:
         yield client
 
 
 @pytest.fixture
-def client(running: Client) -> Client:
+def client(running):
     """The client, when the worker that another test killed has been replaced."""
     until(lambda: len(running.nthreads()) == 2)
     return running
 
 
 @pytest.fixture(scope="module")
-def samples() -> np.ndarray:
+def samples():
     return image_like(20_000, side=6)
 
 
-def by_threads(samples: np.ndarray, **settings: Any) -> dict[str, bytes]:
+def by_threads(samples, **settings):
     return bits(model(**SETTINGS | settings | {"engine": "threads"}).fit(samples))
 
 
-def test_samples_lost_with_a_worker_are_scattered_again(
-    client: Client, samples: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_lost_with_a_worker_are_scattered_again(client, samples, monkeypatch):
     scattered, scatter = [], client.scatter
-    held: dict[str, list[str]] = {}
+    held = {}
 
-    def counting(data: list[np.ndarray], **options: Any) -> Any:
+    def counting(data, **options):
         scattered.append(len(data))
         return scatter(data, **options)
 
     monkeypatch.setattr(client, "scatter", counting)
 
-    def each_is_held_once() -> bool:
+    def each_is_held_once():
         for worker, keys in client.has_what().items():
             held[worker] = [key for key in keys if "kronlearn-samples" in key]
         return sum(map(len, held.values())) == scattered[0]
 
-    def callback(progress: Any) -> None:
+    def callback(progress):
         # Early, so that the fit cannot end before.
         if progress.iteration == 1:
             until(each_is_held_once)
@@ -88,12 +80,10 @@ def test_samples_lost_with_a_worker_are_scattered_again(
     assert scattered[1] == max(map(len, held.values()))
 
 
-def test_scattering_is_repeated_if_a_worker_is_lost_meanwhile(
-    client: Client, samples: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scattering_is_repeated_if_a_worker_is_lost_meanwhile(client, samples, monkeypatch):
     attempts, scatter = [], client.scatter
 
-    def failing_at_first(data: list[np.ndarray], **options: Any) -> Any:
+    def failing_at_first(data, **options):
         attempts.append(len(data))
         if len(attempts) == 1:
             raise OSError("Timed out trying to connect")
@@ -105,7 +95,7 @@ def test_scattering_is_repeated_if_a_worker_is_lost_meanwhile(
     assert attempts[0] == attempts[1]
 
 
-def test_codes_lost_with_a_worker_are_computed_again(client: Client, samples: np.ndarray) -> None:
+def test_codes_lost_with_a_worker_are_computed_again(client, samples):
     source = ArraySource(samples, (6, 6))
     dictionary = KroneckerDictionary([dct_factor(6, 8)] * 2)
     coding = Task(dictionary, Coder("omp", 3), "mode", 0, keeps_codes=True)
@@ -122,14 +112,14 @@ def test_codes_lost_with_a_worker_are_computed_again(client: Client, samples: np
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Problems:
+def many(tmp_path_factory):
     """Enough samples that passes take most of the time of a fit."""
     return Problems(tmp_path_factory.mktemp("many"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fit_survives_every_fault(many: Problems, rng: np.random.Generator, name: str) -> None:
+def test_a_fit_survives_every_fault(many, rng, name):
     with cluster_of(N_WORKERS, IMPATIENT) as client:
         for _ in range(10):
             assert fit_with_fault(client, many, FAULTS[name], rng)
@@ -137,17 +127,15 @@ def test_a_fit_survives_every_fault(many: Problems, rng: np.random.Generator, na
 
 
 @pytest.mark.slow
-def test_a_fit_resumes_after_its_driver_was_killed(
-    many: Problems, tmp_path: Path, rng: np.random.Generator
-) -> None:
+def test_a_fit_resumes_after_its_driver_was_killed(many, tmp_path, rng):
     with cluster_of(N_WORKERS) as client:
         for _ in range(10):
             assert fit_with_driver_killed(client, many, tmp_path, rng)
 
 
 @pytest.mark.slow
-def test_an_interrupt_during_a_pass_leaves_no_tasks(client: Client, many: Problems) -> None:
-    def callback(progress: Any) -> None:
+def test_an_interrupt_during_a_pass_leaves_no_tasks(client, many):
+    def callback(progress):
         if progress.iteration == 2:
             threading.Timer(0.02, os.kill, (os.getpid(), 2)).start()
 
@@ -159,13 +147,11 @@ def test_an_interrupt_during_a_pass_leaves_no_tasks(client: Client, many: Proble
 
 
 @ROOT
-def test_a_full_disk_is_an_error_and_the_last_checkpoint_stays_valid(
-    samples: np.ndarray, tmp_path: Path
-) -> None:
+def test_a_full_disk_is_an_error_and_the_last_checkpoint_stays_valid(samples, tmp_path):
     with small_disk(tmp_path, 1) as disk:
         checkpoint, filler = disk / "run.safetensors", disk / "filler"
 
-        def callback(progress: Any) -> None:
+        def callback(progress):
             if progress.iteration == 3:
                 fill(filler)
 
@@ -178,9 +164,7 @@ def test_a_full_disk_is_an_error_and_the_last_checkpoint_stays_valid(
 
 
 @ROOT
-def test_a_dictionary_file_on_a_full_disk_stays_unchanged(
-    samples: np.ndarray, tmp_path: Path
-) -> None:
+def test_a_dictionary_file_on_a_full_disk_stays_unchanged(samples, tmp_path):
     first, second = (model(engine="threads", max_iter=n).fit(samples[:500]) for n in (1, 2))
     with small_disk(tmp_path, 1) as disk:
         path = disk / "dictionary.safetensors"

@@ -65,16 +65,6 @@ def test_learning_needs_no_memory_per_sample():
     assert growth(work, 200_000) < 12
 
 
-@pytest.mark.slow
-def test_coding_a_million_samples_needs_little_more_memory_than_the_codes():
-    assert growth(CODE.format(method="ols"), 1_000_000) < 2.5 * codes_size(1_000_000) + 8
-
-
-@pytest.mark.slow
-def test_learning_from_a_million_samples_needs_no_memory_per_sample():
-    assert growth(LEARN.format(structure="general"), 1_000_000) < 40
-
-
 FAULTS = """
 import resource
 import numpy as np

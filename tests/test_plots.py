@@ -230,6 +230,8 @@ def test_filters_are_drawn_by_their_factors_and_gaps_stay_empty():
     assert np.isnan(canvas[::6]).all()
     assert display.ax_.get_title() == "6 kronecker filters of 5 × 5"
     dense = kl.convolutional.ConvolutionalDictionary([np.ones((5, 3, 4, 4))], "dense", True)
-    assert kl.plots.FiltersDisplay(dense).mosaic().shape == (1 + 3 * 5, 1 + 2 * 5)
+    canvas = kl.plots.FiltersDisplay(dense).mosaic()
+    assert canvas.shape == (1 + 3 * 5, 1 + 2 * 5)
+    assert np.isnan(canvas[-5:, -5:]).all()  # there is no sixth filter
     with pytest.raises(ValueError, match="not two-dimensional"):
         kl.plots.FiltersDisplay(kl.convolutional.ConvolutionalDictionary([np.eye(3)]))

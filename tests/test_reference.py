@@ -34,13 +34,6 @@ def random_moments(rng, factors, n_samples=60, n_nonzero_coefs=3):
     return Y, X, other, *reference.moments(Y, X)[1:]
 
 
-def test_the_dense_dictionary_of_two_factors_computes_d1_x_d2_transposed(rng):
-    D1, D2 = reference.random_factors(rng, (3, 5), (4, 6))
-    X = rng.standard_normal((4, 6))
-    Y = (reference.dense([D1, D2]) @ X.ravel()).reshape(3, 5)
-    np.testing.assert_allclose(Y, D1 @ X @ D2.T, atol=1e-12)
-
-
 def test_the_dense_dictionary_of_three_factors_multiplies_every_mode(rng):
     D1, D2, D3 = reference.random_factors(rng, (2, 3, 4), (3, 4, 5))
     X = rng.standard_normal((3, 4, 5))
@@ -57,33 +50,23 @@ def test_omp_with_a_tolerance_agrees_with_scikit_learn(rng, patch_shape, n_atoms
     np.testing.assert_allclose(reference.code(Y, factors, "omp", tol=tol), expected, atol=1e-10)
 
 
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("method", ["omp", "ols"])
-def test_every_step_of_a_pursuit_selects_the_atom_that_brute_force_finds(rng, method):
+def test_every_step_of_a_pursuit_selects_the_atom_that_brute_force_finds(rng, method, weighted):
     factors = reference.random_factors(rng, (3, 4), (5, 4))
-    D = reference.dense(factors)
+    root = np.sqrt(rng.uniform(0.0, 2.0, 12)) if weighted else np.ones(12)
+    D = root[:, None] * reference.dense(factors)
     for y in rng.standard_normal((8, 12)):
-        support, _, _ = getattr(reference, method)(y, factors, 5)
+        support, _, _ = getattr(reference, method)(y, factors, 5, None, root**2)
         for step, selected in enumerate(support):
             before = support[:step]
+            residual = reference.refit(y, factors, before, root**2)[1]
             if method == "ols":
-                free = [p for p in range(D.shape[1]) if p not in before]
-                best = min(free, key=lambda p: least_squares_error(y, D, [*before, p]))
+                left = [least_squares_error(root * y, D, [*before, p]) for p in range(D.shape[1])]
+                assert left[selected] == pytest.approx(min(left), rel=1e-12)
             else:
-                residual = reference.refit(y, factors, before)[1]
-                best = int(np.argmax(np.abs(D.T @ residual)))
-            assert selected == best
-
-
-@pytest.mark.parametrize("method", ["omp", "ols"])
-def test_weighted_pursuits_select_the_atom_with_the_smallest_weighted_residual(rng, method):
-    factors = reference.random_factors(rng, (3, 4), (5, 4))
-    weights = rng.uniform(0.0, 2.0, 12)
-    D = np.sqrt(weights)[:, None] * reference.dense(factors)
-    for y in rng.standard_normal((8, 12)):
-        support, coefficients, residual = getattr(reference, method)(y, factors, 1, None, weights)
-        target = np.sqrt(weights) * y
-        assert support[0] == min(range(20), key=lambda p: least_squares_error(target, D, [p]))
-        np.testing.assert_allclose(residual, target - D[:, support] @ coefficients, atol=1e-12)
+                scores = np.abs(D.T @ residual) / np.linalg.norm(D, axis=0)
+                assert selected == np.argmax(scores)
 
 
 def test_the_best_exchange_is_made_first(rng):
@@ -99,19 +82,6 @@ def test_the_best_exchange_is_made_first(rng):
             assert least_squares_error(y, D, best) ** 2 >= error * (1 - 1e-9)
         else:
             assert exchanged == best
-
-
-def test_exchanges_meet_a_tolerance_with_fewer_atoms_than_ols(rng):
-    factors = reference.random_factors(rng, (3, 4), (6, 7))
-    saved = 0
-    for y in rng.standard_normal((30, 12)):
-        ols, _, ols_residual = reference.ols(y, factors, tol=1.2)
-        support, _, residual = reference.exchange(y, factors, tol=1.2)
-        assert np.linalg.norm(ols_residual) <= 1.2
-        assert np.linalg.norm(residual) <= 1.2
-        saved += len(ols) - len(support)
-        assert len(support) <= len(ols)
-    assert saved > 0
 
 
 def test_exchanges_end_as_soon_as_the_tolerance_is_met(rng):
@@ -142,32 +112,6 @@ def test_thresholding_finds_the_best_support_for_orthonormal_factors(rng):
         errors = [least_squares_error(y, D, list(s)) for s in combinations(range(6), 3)]
         assert np.linalg.norm(residual) == pytest.approx(min(errors))
         assert len(support) == 3
-
-
-def test_thresholding_with_a_tolerance_keeps_as_few_coefficients_as_possible(rng):
-    factors = reference.orthonormal_factors(rng, (3, 4))
-    for y in rng.standard_normal((10, 12)):
-        support, coefficients, residual = reference.threshold(y, factors, tol=1.5)
-        assert np.linalg.norm(residual) <= 1.5
-        assert np.linalg.norm(np.append(residual, coefficients[-1])) > 1.5
-        assert np.all(np.diff(np.abs(coefficients)) <= 0)
-        assert len(set(support)) == len(support)
-
-
-def test_ols_meets_a_tolerance_with_nearly_dependent_atoms(rng):
-    D1, D2 = reference.random_factors(rng, (4, 4), (4, 5))
-    D1 = np.column_stack([D1, D1[:, 1] + 3e-6 * rng.standard_normal(4)])
-    D1 /= np.linalg.norm(D1, axis=0)
-    for y in rng.standard_normal((40, 16)):
-        assert np.linalg.norm(reference.ols(y, [D1, D2], tol=1e-6)[2]) <= 1e-6
-
-
-@pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES)
-def test_the_squared_error_follows_from_the_moments(rng, patch_shape, n_atoms):
-    factors = reference.random_factors(rng, patch_shape, n_atoms)
-    Y, X, other, energy, s_xx, s_xy = random_moments(rng, factors)
-    expected = np.sum(reference.residuals(Y, other, X) ** 2)
-    assert reference.squared_error(other, energy, s_xx, s_xy) == pytest.approx(expected)
 
 
 def test_the_normal_equations_of_two_modes_are_those_of_the_paper(rng):

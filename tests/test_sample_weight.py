@@ -6,13 +6,8 @@ from sklearn import config_context
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-import kronlearn as kl
 import reference
-
-
-def small_model(**options):
-    defaults = {"n_atoms": (5, 4), "n_nonzero_coefs": 2, "max_iter": 3, "random_state": 0}
-    return kl.KroneckerDictionaryLearning(**(defaults | options))
+from learning_problems import small_model
 
 
 @pytest.fixture(name="Y")

@@ -8,12 +8,18 @@ import reference
 import reference_comparators as rc
 import reference_comparators_sums as reference_sums
 from kronlearn.core.coder import Coder
-from kronlearn.core.dictionary import Dictionary
 from kronlearn.core.init import starting_dictionary
-from kronlearn.core.moments import Moments
 from kronlearn.core.replacement import replace_unused
 from kronlearn.core.structures import General
 from kronlearn.io.arrays import ArraySource
+from learning_problems import (
+    assert_same_atoms,
+    assert_same_model,
+    learner,
+    moments_of,
+    random_terms,
+    smooth_samples,
+)
 
 # Every overcomplete mode has more entries than a code has coefficients (see test_learning.py).
 SHAPES = [
@@ -25,34 +31,15 @@ SHAPES = [
 TWO_MODES = (5, 4), (7, 6)
 
 
-def random_terms(rng, patch_shape, n_atoms, n_terms):
-    return [reference.random_factors(rng, patch_shape, n_atoms) for _ in range(n_terms)]
-
-
-def sum_samples(rng, terms, n_samples, n_nonzero_coefs=3, noise=0.1):
-    """Samples made of a few random atoms each of a sum of Kronecker products."""
-    D = reference_sums.unit_columns(reference_sums.dense_sum(terms))
-    Y = reference.sparse_samples(rng, [D], n_samples, n_nonzero_coefs, noise)
-    return Y.reshape(n_samples, *[factor.shape[0] for factor in terms[0]])
-
-
 def planted(rng, patch_shape, n_atoms, n_terms=2, n_samples=160):
     """Samples of one sum of Kronecker products, and the terms of another to start from."""
-    Y = sum_samples(rng, random_terms(rng, patch_shape, n_atoms, n_terms), n_samples)
-    return Y, random_terms(rng, patch_shape, n_atoms, n_terms)
-
-
-def learner(start, **options):
-    """An estimator whose initial dictionary is given, or has the given terms."""
-    if not isinstance(start, Dictionary):
-        start = kl.KroneckerSumDictionary(start)
-    defaults = {"n_nonzero_coefs": 3, "max_iter": 5, "n_jobs": 1, "random_state": 0}
-    defaults |= {"n_atoms": start.n_atoms, "n_terms": start.n_terms}
-    return kl.KroneckerDictionaryLearning(init=start, **(defaults | options))
+    truth = kl.KroneckerSumDictionary(random_terms(rng, patch_shape, n_atoms, n_terms))
+    Y = reference.sparse_samples(rng, [truth.to_dense()], n_samples, 3, 0.1)
+    return Y.reshape(-1, *patch_shape), random_terms(rng, patch_shape, n_atoms, n_terms)
 
 
 def model_of_smooth_samples(**options):
-    """An estimator for the samples of ``smooth``, with the default initial dictionary."""
+    """An estimator for smooth samples, with the default initial dictionary."""
     defaults = {"n_atoms": (7, 6), "n_nonzero_coefs": 4, "n_jobs": 1, "random_state": 0}
     return kl.KroneckerDictionaryLearning(**(defaults | options))
 
@@ -67,18 +54,6 @@ def alternating_least_squares(Y, terms, method, n_iterations=5):
         rmse.append(np.sqrt(np.mean(reference.residuals(Y, [D], X) ** 2)))
         terms, _ = reference_sums.sukro_als_update(Y, terms, X)
     return dictionaries, rmse
-
-
-def assert_same_atoms(found, expected, atol=1e-10):
-    """Assert that two matrices have the same columns up to sign."""
-    signs = np.sign(np.sum(found * expected, axis=0))
-    np.testing.assert_allclose(found * signs, expected, rtol=0, atol=atol)
-
-
-def assert_same_model(model, expected):
-    assert model.dictionary_ == expected.dictionary_
-    assert model.history_["rmse"] == expected.history_["rmse"]
-    assert model.n_iter_ == expected.n_iter_
 
 
 # The update
@@ -106,14 +81,6 @@ def test_one_update_from_moments_equals_least_squares_on_the_samples(
     )
 
 
-def moments_of(Y, X, dictionary):
-    """The full moments of samples and codes."""
-    _, energy, s_xx, s_xy = reference.moments(Y, X)
-    sizes = dictionary.patch_shape, dictionary.n_atoms
-    triangle = s_xx[np.tril_indices(len(s_xx))]
-    return Moments(*sizes, energy, triangle, s_xy)
-
-
 @pytest.mark.parametrize(("n_terms", "method"), [(2, "ols"), (3, "omp")])
 @pytest.mark.parametrize(("patch_shape", "n_atoms"), SHAPES[1:])
 def test_five_iterations_equal_alternating_least_squares(
@@ -121,37 +88,24 @@ def test_five_iterations_equal_alternating_least_squares(
 ):
     Y, start = planted(rng, patch_shape, n_atoms, n_terms)
     dictionaries, rmse = alternating_least_squares(Y, start, method)
-    model = learner(start, method=method).fit(Y)
+    model = learner(kl.KroneckerSumDictionary(start), method=method).fit(Y)
     assert sum(model.history_["atoms_replaced"]) == 0
     np.testing.assert_allclose(model.history_["rmse"], rmse, rtol=1e-10)
     assert_same_atoms(model.dictionary_.to_dense(), dictionaries[np.argmin(rmse)], 1e-9)
 
 
-def test_a_sum_of_one_term_is_updated_like_a_separable_dictionary(rng):
-    Y, terms = planted(rng, *TWO_MODES, n_terms=1)
-    d = kl.KroneckerDictionary(terms[0])
-    X = reference.code(Y, d.factors, "omp", 3)
-    as_sum, as_factors = kl.KroneckerSumDictionary(terms), d
-    as_sum, _ = General().update(as_sum, moments_of(Y, X, d))
-    as_factors, _ = General().update(as_factors, moments_of(Y, X, d))
-    np.testing.assert_allclose(as_sum.to_dense(), as_factors.to_dense(), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("n_terms", [1, 2])
-def test_the_squared_error_uses_the_scaled_columns(rng, n_terms):
-    Y, terms = planted(rng, *TWO_MODES, n_terms=n_terms)
+def test_the_squared_error_uses_the_scaled_columns(rng):
+    Y, terms = planted(rng, *TWO_MODES)
     d = kl.KroneckerSumDictionary([[3 * factor for factor in term] for term in terms])
     X = reference.code(Y, [d.to_dense()], "omp", 3)
     error = np.sum(reference.residuals(Y, [d.to_dense()], X) ** 2)
     assert moments_of(Y, X, d).squared_error(d) == pytest.approx(error, rel=1e-10)
 
 
-@pytest.mark.parametrize("n_terms", [2, 3])
-def test_several_terms_in_one_mode_are_one_matrix(rng, n_terms):
-    Y, _ = planted(rng, (9,), (13,))
-    (start,) = reference.random_factors(rng, (9,), (13,))
-    one = learner(kl.KroneckerDictionary([start])).fit(Y)
-    several = learner(kl.KroneckerDictionary([start]), n_terms=n_terms).fit(Y)
+def test_several_terms_in_one_mode_are_one_matrix(rng):
+    Y, terms = planted(rng, (9,), (13,))
+    start = kl.KroneckerDictionary(terms[0])
+    one, several = (learner(start, n_terms=n_terms).fit(Y) for n_terms in (1, 3))
     np.testing.assert_allclose(several.history_["rmse"], one.history_["rmse"], rtol=1e-9)
     assert_same_atoms(several.dictionary_.to_dense(), one.dictionary_.to_dense(), 1e-8)
 
@@ -185,7 +139,7 @@ def test_the_initial_dictionary_of_several_terms_equals_its_first_term(rng):
 
 
 def test_a_single_term_is_learned_first_if_init_is_a_name(rng):
-    Y = smooth(rng)
+    Y = smooth_samples(rng)
     seen = []
     model_of_smooth_samples(n_terms=3, max_iter=10, callback=seen.append).fit(Y)
     in_use = [bool(progress.dictionary.stacks[0][1].any()) for progress in seen]
@@ -206,19 +160,19 @@ def test_an_initial_dictionary_gets_the_terms_it_lacks(rng):
     assert model.history_["rmse"][1] < learner(d, max_iter=1).fit(Y).history_["rmse"][1]
 
 
-def test_a_sum_of_one_term_can_start_separable_learning(rng):
-    Y, terms = planted(rng, *TWO_MODES, n_terms=1)
-    as_sum = learner(kl.KroneckerSumDictionary([[3 * factor for factor in terms[0]]])).fit(Y)
-    as_factors = learner(kl.KroneckerDictionary(terms[0])).fit(Y)
-    assert isinstance(as_sum.dictionary_, kl.KroneckerDictionary)
-    np.testing.assert_allclose(as_sum.factors_[0], as_factors.factors_[0], rtol=0, atol=1e-9)
+@pytest.mark.parametrize("n_terms", [1, 2])
+def test_a_start_of_one_term_with_columns_of_any_norm_is_scaled(rng, n_terms):
+    Y, (factors,) = planted(rng, *TWO_MODES, n_terms=1)
+    scaled = kl.KroneckerSumDictionary([[3 * factor for factor in factors]])
+    models = [
+        learner(start, n_terms=n_terms).fit(Y)
+        for start in (scaled, kl.KroneckerDictionary(factors))
+    ]
+    assert type(models[0].dictionary_) is type(models[1].dictionary_)
+    np.testing.assert_allclose(*(model.history_["rmse"] for model in models), rtol=1e-9)
 
 
 # More terms represent samples better
-
-
-def smooth(rng, n_samples=400, shape=(6, 6)):
-    return rng.standard_normal((n_samples, *shape)).cumsum(axis=1).cumsum(axis=2)
 
 
 def waves(rng, n_samples=1000):
@@ -230,23 +184,6 @@ def waves(rng, n_samples=1000):
     a, b = rng.uniform(0.3, 2.5, (2, n_samples, 2, 1, 1))
     phase = rng.uniform(0, 2 * np.pi, (n_samples, 2, 1, 1))
     return np.cos(a * y + b * x + phase).sum(axis=1)
-
-
-@pytest.mark.parametrize("n_atoms", [20, 40])
-def test_learning_works_with_fewer_samples_than_atoms(rng, n_atoms):
-    model = kl.KroneckerDictionaryLearning(
-        (n_atoms, 3), n_nonzero_coefs=2, n_terms=3, max_iter=20, random_state=0
-    ).fit(rng.standard_normal((30, 4, 4)))
-    assert np.isfinite(model.dictionary_.to_dense()).all()
-    assert min(model.history_["rmse"]) < model.history_["rmse"][0]
-
-
-def test_learning_works_for_zeros_and_constants():
-    for Y in (np.zeros((50, 4, 4)), np.ones((50, 4, 4))):
-        model = kl.KroneckerDictionaryLearning(
-            (5, 5), n_nonzero_coefs=2, n_terms=2, max_iter=5, random_state=0
-        ).fit(Y)
-        assert min(model.history_["rmse"]) < 1e-8
 
 
 def test_more_terms_end_at_a_lower_error(rng):
@@ -263,16 +200,14 @@ def test_more_terms_end_at_a_lower_error(rng):
     assert errors[2] < errors[1]
 
 
-def nearby(rng, terms, distance):
-    """Terms plus noise, whose size is relative to the entries of each factor."""
-    return [[f + distance * f.std() * rng.standard_normal(f.shape) for f in term] for term in terms]
-
-
 def test_a_planted_sum_is_recovered_from_a_nearby_start(rng):
-    truth = random_terms(rng, (6, 6), (8, 8), 2)
-    atoms = reference_sums.unit_columns(reference_sums.dense_sum(truth))
-    Y = sum_samples(rng, truth, 3000, 2, noise=0.02)
-    start = kl.KroneckerSumDictionary(nearby(rng, truth, 0.25))
+    truth = kl.KroneckerSumDictionary(random_terms(rng, (6, 6), (8, 8), 2))
+    atoms = truth.to_dense()
+    Y = reference.sparse_samples(rng, [atoms], 3000, 2, noise=0.02).reshape(-1, 6, 6)
+    noisy = [
+        stack + 0.25 * stack.std() * rng.standard_normal(stack.shape) for stack in truth.stacks
+    ]
+    start = kl.KroneckerSumDictionary(list(zip(*noisy, strict=True)))
     assert rc.recovered(start.to_dense(), atoms) < 0.2
     model = learner(start, n_nonzero_coefs=2, max_iter=60).fit(Y)
     assert rc.recovered(model.dictionary_.to_dense(), atoms) == 1.0
@@ -283,40 +218,19 @@ def test_a_planted_sum_is_recovered_from_a_nearby_start(rng):
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_number_of_threads_changes_no_bit(rng, dtype):
-    Y = smooth(rng, 700).astype(dtype)
+    Y = smooth_samples(rng, 700).astype(dtype)
     options = {"n_terms": 2, "max_iter": 5, "block_size": 64}
     models = [model_of_smooth_samples(n_jobs=n, **options).fit(Y) for n in (1, 2, 5)]
     assert_same_model(models[1], models[0])
     assert_same_model(models[2], models[0])
 
 
-@pytest.mark.parametrize("stopped_at", [1, 2, 3, 7])
-def test_a_run_resumed_before_or_after_the_terms_join_ends_with_the_same_bits(
-    rng, tmp_path, stopped_at
-):
-    Y = smooth(rng)
-    options = {"n_terms": 2, "max_iter": 10}
-    whole = model_of_smooth_samples(**options).fit(Y)
-    options |= {"checkpoint": tmp_path / "run", "checkpoint_every": 1}
-    stopped = model_of_smooth_samples(callback=lambda p: p.iteration == stopped_at, **options)
-    assert stopped.fit(Y).n_iter_ == stopped_at
-    assert_same_model(model_of_smooth_samples(**options).fit(Y), whole)
-
-
 # As an estimator
-
-
-def test_the_first_partial_fit_is_one_iteration_of_fit(rng):
-    Y, start = planted(rng, *TWO_MODES)
-    fitted, partial = learner(start, max_iter=1).fit(Y), learner(start).partial_fit(Y)
-    np.testing.assert_allclose(
-        partial.dictionary_.to_dense(), fitted.dictionary_.to_dense(), rtol=0, atol=1e-12
-    )
 
 
 def test_factors_exist_only_for_a_single_term(rng):
     Y, start = planted(rng, *TWO_MODES)
-    model = learner(start).fit(Y)
+    model = learner(kl.KroneckerSumDictionary(start)).fit(Y)
     with pytest.raises(AttributeError, match=r"a sum of 2 Kronecker products.*dictionary_\.terms"):
         model.factors_  # noqa: B018
     assert not hasattr(model, "factors_")
@@ -325,7 +239,8 @@ def test_factors_exist_only_for_a_single_term(rng):
 
 
 def test_initial_dictionaries_of_other_sizes_are_refused(rng):
-    Y, start = planted(rng, *TWO_MODES, n_terms=3)
+    Y, terms = planted(rng, *TWO_MODES, n_terms=3)
+    start = kl.KroneckerSumDictionary(terms)
     with pytest.raises(
         ValueError, match="a sum of 3 Kronecker products, and at most 2 can be learned"
     ):
@@ -335,7 +250,7 @@ def test_initial_dictionaries_of_other_sizes_are_refused(rng):
 
 
 def test_terms_join_when_a_single_term_stops_improving(rng):
-    model = model_of_smooth_samples(n_terms=2, min_improvement=0.02).fit(smooth(rng))
+    model = model_of_smooth_samples(n_terms=2, min_improvement=0.02).fit(smooth_samples(rng))
     assert model.stop_reason_ == "converged"
     assert model.n_iter_ < 20
     assert model.dictionary_.n_terms == 2
@@ -346,24 +261,13 @@ def test_terms_join_when_a_single_term_stops_improving(rng):
     "options", [{"max_iter": 1}, {"callback": lambda state: True}], ids=["max_iter", "callback"]
 )
 def test_a_run_that_ends_before_the_terms_join_still_returns_a_sum(rng, options):
-    model = model_of_smooth_samples(n_terms=2, **options).fit(smooth(rng))
+    model = model_of_smooth_samples(n_terms=2, **options).fit(smooth_samples(rng))
     assert model.dictionary_.n_terms == 2
-
-
-def test_an_initial_term_whose_columns_are_not_scaled_is_scaled(rng):
-    Y = smooth(rng)
-    factors = [rng.standard_normal((m, n)) for m, n in zip(Y.shape[1:], (7, 6), strict=True)]
-    starts = kl.KroneckerSumDictionary([factors]), kl.KroneckerDictionary.normalized(factors)
-    errors = [
-        model_of_smooth_samples(init=start, max_iter=3, n_terms=2).fit(Y).history_["rmse"]
-        for start in starts
-    ]
-    np.testing.assert_allclose(*errors, rtol=1e-10)
 
 
 @pytest.mark.parametrize("scale", [1e-100, 1e100])
 def test_learning_does_not_depend_on_the_scale_of_the_samples(rng, scale):
-    Y = smooth(rng)
+    Y = smooth_samples(rng)
     one, other = (model_of_smooth_samples(max_iter=5).fit(samples) for samples in (Y, Y * scale))
     np.testing.assert_allclose(other.dictionary_.to_dense(), one.dictionary_.to_dense(), atol=1e-8)
 

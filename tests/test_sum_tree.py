@@ -1,7 +1,5 @@
 """The tree of sums: however blocks are divided among workers, the total has the same bits."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -14,14 +12,14 @@ from kronlearn import _native
 SIZE = 3
 
 
-def blocks_of_sums(n_blocks: int, seed: int = 0) -> np.ndarray:
+def blocks_of_sums(n_blocks, seed=0):
     """Sums (n_blocks, SIZE) of very different sizes, so that rounding depends on the order."""
     rng = np.random.default_rng(seed)
     sizes = 10.0 ** rng.integers(-8, 9, (n_blocks, SIZE))
     return rng.standard_normal((n_blocks, SIZE)) * sizes
 
 
-def pairwise(sums: np.ndarray) -> np.ndarray:
+def pairwise(sums):
     """The definition of the tree: a recursive sum, split at the largest power of two that fits."""
     if len(sums) == 1:
         return sums[0]
@@ -29,14 +27,14 @@ def pairwise(sums: np.ndarray) -> np.ndarray:
     return pairwise(sums[:half]) + pairwise(sums[half:])
 
 
-def tree_over(sums: np.ndarray, blocks: list[int]) -> _native.SumTree:
+def tree_over(sums, blocks):
     tree = _native.SumTree(SIZE, len(sums))
     for block in blocks:
         tree.add(0, block, sums[block])
     return tree
 
 
-def merged(trees: list[_native.SumTree], n_blocks: int) -> _native.SumTree:
+def merged(trees, n_blocks):
     """One tree with the nodes of several."""
     whole = _native.SumTree(SIZE, n_blocks)
     for tree in trees:
@@ -46,7 +44,7 @@ def merged(trees: list[_native.SumTree], n_blocks: int) -> _native.SumTree:
 
 
 @given(st.integers(1, 200))
-def test_the_total_is_the_pairwise_sum_of_all_blocks(n_blocks: int) -> None:
+def test_the_total_is_the_pairwise_sum_of_all_blocks(n_blocks):
     sums = blocks_of_sums(n_blocks)
     tree = tree_over(sums, list(range(n_blocks)))
     levels, indices, _ = tree.nodes()
@@ -56,9 +54,7 @@ def test_the_total_is_the_pairwise_sum_of_all_blocks(n_blocks: int) -> None:
 
 
 @given(st.integers(1, 120), st.integers(1, 6), st.integers(0, 1000), st.booleans())
-def test_any_parts_in_any_order_give_the_same_bits(
-    n_blocks: int, n_parts: int, seed: int, contiguous: bool
-) -> None:
+def test_any_parts_in_any_order_give_the_same_bits(n_blocks, n_parts, seed, contiguous):
     rng = np.random.default_rng(seed)
     sums = blocks_of_sums(n_blocks, seed)
     owner = rng.integers(n_parts, size=n_blocks)
@@ -72,7 +68,7 @@ def test_any_parts_in_any_order_give_the_same_bits(
 
 
 @given(st.integers(1, 4000), st.integers(1, 64), st.data())
-def test_a_contiguous_part_has_few_nodes(n_blocks: int, n_parts: int, data: st.DataObject) -> None:
+def test_a_contiguous_part_has_few_nodes(n_blocks, n_parts, data):
     first = data.draw(st.integers(0, n_blocks - 1))
     stop = min(n_blocks, first + -(-n_blocks // n_parts))
     tree = _native.SumTree(1, n_blocks)
@@ -82,14 +78,7 @@ def test_a_contiguous_part_has_few_nodes(n_blocks: int, n_parts: int, data: st.D
     assert tree.total() == stop - first
 
 
-def test_equal_shares_of_a_power_of_two_are_one_node_each() -> None:
-    for part in range(4):
-        tree = tree_over(blocks_of_sums(64), list(range(16 * part, 16 * part + 16)))
-        levels, indices, _ = tree.nodes()
-        assert (levels.tolist(), indices.tolist()) == ([4], [part])
-
-
-def test_a_tree_without_blocks_sums_to_zero() -> None:
+def test_a_tree_without_blocks_sums_to_zero():
     tree = _native.SumTree(SIZE, 5)
     assert tree.total().tolist() == [0.0] * SIZE
     assert [part.shape for part in tree.nodes()] == [(0,), (0,), (0, SIZE)]
@@ -108,9 +97,7 @@ def test_a_tree_without_blocks_sums_to_zero() -> None:
         (0, 0, SIZE + 1, "another size"),
     ],
 )
-def test_invalid_nodes_are_refused_and_change_nothing(
-    level: int, index: int, size: int, message: str
-) -> None:
+def test_invalid_nodes_are_refused_and_change_nothing(level, index, size, message):
     tree = _native.SumTree(SIZE, 7)
     tree.add(0, 2, np.ones(SIZE))
     with pytest.raises(ValueError, match=message):
@@ -119,6 +106,6 @@ def test_invalid_nodes_are_refused_and_change_nothing(
 
 
 @pytest.mark.parametrize("blocks", [0, -1])
-def test_a_sum_over_no_blocks_is_refused(blocks: int) -> None:
+def test_a_sum_over_no_blocks_is_refused(blocks):
     with pytest.raises(ValueError, match="no blocks"):
         _native.SumTree(SIZE, blocks)

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import safetensors.numpy
-from scipy import sparse
 
 import kronlearn as kl
 import reference
@@ -68,24 +67,6 @@ def test_one_term_is_the_dictionary_of_its_scaled_factors(shapes, rng):
     Y = rng.standard_normal((20, d.n_features))
     codes, expected = (kl.sparse_code(Y, each, 3).toarray() for each in (d, plain))
     np.testing.assert_allclose(codes, expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("shapes", SHAPES)
-def test_correlation_and_synthesis_equal_the_dense_products(shapes, dtype, rng):
-    d = random_sum(shapes, 2, dtype)
-    D = dense_sum(random_terms(shapes, 2, dtype))[0]
-    Y = rng.standard_normal((7, *d.patch_shape)).astype(dtype)
-    X = rng.standard_normal((7, *d.n_atoms)).astype(dtype)
-    correlations, samples = d.correlate(Y), d.reconstruct(X)
-    assert correlations.dtype == samples.dtype == dtype
-    assert correlations.shape == (7, *d.n_atoms)
-    assert samples.shape == (7, *d.patch_shape)
-    atol = 1e-5 if dtype == np.float32 else 1e-12
-    np.testing.assert_allclose(correlations.reshape(7, -1), Y.reshape(7, -1) @ D, atol=atol)
-    np.testing.assert_allclose(samples.reshape(7, -1), X.reshape(7, -1) @ D.T, atol=atol)
-    np.testing.assert_array_equal(d.reconstruct(sparse.csr_array(X.reshape(7, -1))), samples)
-    np.testing.assert_array_equal(d.correlate(Y.reshape(7, -1)), correlations)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -192,27 +173,6 @@ def test_with_stacks_copies_its_arguments():
     np.testing.assert_allclose(swapped.to_dense(), expected, atol=1e-14)
 
 
-def test_sums_are_equal_if_all_numbers_classes_and_dtypes_are():
-    d = random_sum([(4, 6), (5, 3)])
-    same = kl.KroneckerSumDictionary(d)
-    assert d == same
-    assert hash(d) == hash(same)
-    assert len({d, same}) == 1
-    stack = d.stacks[1].copy()
-    stack[1, 0, 0] = np.nextafter(stack[1, 0, 0], 9)
-    assert d != d.with_stack(1, stack)
-    assert d != kl.KroneckerSumDictionary(d.terms[::-1])
-    assert d != kl.KroneckerSumDictionary(d.terms[:1])
-    assert d != random_sum([(4, 6), (5, 3)], dtype=np.float32)
-    assert d != random_sum([(4, 6)])
-    assert d != "a dictionary"
-    plain = kl.KroneckerDictionary([np.eye(3)])
-    assert kl.KroneckerSumDictionary([[np.eye(3)]]) != plain
-    negative_zero = [[np.where(np.eye(3) == 0, -0.0, np.eye(3))]]
-    assert kl.KroneckerSumDictionary(negative_zero) == kl.KroneckerSumDictionary(plain)
-    assert hash(kl.KroneckerSumDictionary(negative_zero)) == hash(kl.KroneckerSumDictionary(plain))
-
-
 def test_the_representation_shows_the_sizes():
     assert repr(random_sum([(4, 6), (5, 3)], 2, np.float32)) == (
         "KroneckerSumDictionary(n_terms=2, patch_shape=(4, 5), n_atoms=(6, 3), dtype=float32)"
@@ -235,9 +195,6 @@ BAD_TERMS = [
     ),
     ([[A, B], [A, B.T]], r"terms\[1\] has .* all terms need the same"),
     ([[A, B], [A, B * np.nan]], r"terms\[1\]: factors\[1\] holds nan at row 0, column 0"),
-    ([[A, B], [A * 1j, B]], r"terms\[1\]: Complex data not supported: factors\[0\]"),
-    ([[A, B[:0]], [A, B[:0]]], r"terms\[0\]: factors\[1\] has shape \(0, 2\)"),
-    ([[A, [[1, 2], [3]]]], r"terms\[0\]: factors\[1\] has parts of different shapes"),
     ([[A, B], [-A, B]], "Column 0 of the sum of Kronecker products has norm 0 and cannot"),
     ([[A, B * [1, 0]], [A, B * [1, 0]]], "Column 1 of the sum .* change the terms"),
     ([[A * [1, 0, 1], B]], "Column 2 of the sum of Kronecker products has norm 0"),
@@ -295,22 +252,14 @@ STACKS = {"factors.0": np.ones((2, 2, 3)), "factors.1": np.ones((2, 4, 2))}
     ("changes", "message"),
     [
         ({"factors.1": np.ones((3, 4, 2))}, r"\(2, 2, 3\), \(3, 4, 2\) differ in their number of"),
-        ({"factors.1": np.ones((4, 2))}, r"\(2, 2, 3\), \(4, 2\) differ in their number of terms"),
-        ({"factors.0": np.ones((2, 3))}, r"\(2, 3\), \(2, 4, 2\) differ in their number of terms"),
         ({"factors.0": np.ones(3)}, "differ in their number of terms"),
-        ({"factors.1": np.ones((1, 2, 4, 2))}, "differ in their number of terms"),
         (
             {"factors.0": np.ones((1, 2, 2, 3)), "factors.1": np.ones((1, 2, 4, 2))},
             r"factors\[0\] has 4 dimensions",
         ),
         ({"factors.0": np.ones((0, 2, 3)), "factors.1": np.ones((0, 4, 2))}, "terms is empty"),
-        ({"factors.0": np.ones((2, 0, 3))}, "at least one row and one column"),
         ({"factors.0": np.full((2, 2, 3), np.nan)}, r"terms\[0\]: factors\[0\] holds nan"),
-        ({"factors.0": np.full((2, 2, 3), np.inf)}, r"terms\[0\]: factors\[0\] holds inf"),
-        ({"factors.0": np.zeros((2, 2, 3))}, "Column 0 of the sum .* has norm 0"),
         ({"factors.0": np.ones((2, 2, 3), np.float32)}, "all be float32 or all float64"),
-        ({"factors.0": np.ones((2, 2, 3), np.int64)}, "all be float32 or all float64"),
-        ({"factors.2": np.ones((3, 1, 1))}, r"\(3, 1, 1\) differ in their number of terms"),
         (
             {"factors.0": np.ones((2, 9000, 1)), "factors.1": np.ones((2, 1, 20000))},
             "one matrix, here 9000 × 20000",
