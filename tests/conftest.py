@@ -6,6 +6,7 @@ import importlib.util
 import os
 import signal
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,6 +58,12 @@ def pytest_sessionfinish() -> None:
 def rng():
     """The same random numbers in every test."""
     return np.random.default_rng(20200708)
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
 
 
 # Without CuPy, test_cuda.py tells once why nothing runs on a real GPU.

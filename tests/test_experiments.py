@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiment_commands import draw_nothing, invoke
+from command_line import draw_nothing, fails, succeeds
 from kronlearn.experiments import (
     comparison,
     comparison_runs,
@@ -104,7 +104,7 @@ def test_a_table_of_records_has_their_numbers():
 
 
 def test_a_page_of_results_needs_reports(tmp_path: Path):
-    assert "has none of table1.md" in invoke("reproduce", "results", tmp_path, code=2)
+    assert "has none of table1.md" in fails("reproduce", "results", tmp_path)
 
 
 @pytest.mark.parametrize(("file", "kind"), [("scaling", scaling.Pass), ("gpu", gpu.Row)])
@@ -129,7 +129,7 @@ def test_kept_reports_are_what_the_kept_results_give(
         shutil.copy(KEPT / f"{experiment}.csv", tmp_path)
         speedup.write(experiment, tmp_path)
     table3.write(Store(KEPT / "table3.csv", table3.Result).rows, tmp_path)
-    invoke("reproduce", "results", tmp_path)
+    succeeds("reproduce", "results", tmp_path)
     for page in KEPT.glob("*.md"):
         if page.name != "README.md":
             assert (tmp_path / page.name).read_text("utf-8") == page.read_text("utf-8")
