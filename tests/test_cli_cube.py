@@ -243,13 +243,17 @@ def test_invalid_patch_shapes_are_refused(cube, patch, problem):
 
 def test_learning_with_three_modes_prints_json(cube):
     arguments = ("cube", "learn", "cube.npy", "-o", "m.safetensors", "--patch", "8x8x4", "-s", 8)
-    record = record_of(*arguments, "--max-iter", 2, "--band-axis", 2, "--remove-means")
+    options = ("--max-iter", 2, "--seed", 0, "--band-axis", 2, "--remove-means")
+    record = record_of(*arguments, *options)
     patches = CubePatches(open_cube(cube, band_axis=2), (8, 8, 4))
     assert record["samples"] == len(patches)
     assert (record["iterations"], record["method"]) == (2, "ols")
     assert len(record["history"]["rmse"]) == 3
     assert record["rmse"] == min(record["history"]["rmse"])
     assert load_dictionary("m.safetensors").n_atoms == (8, 8, 4)
+    settings = {"band_axis": 2, "max_iter": 2, "random_state": 0, "remove_means": True}
+    expected = learn(cube, (8, 8, 4), None, 8, **settings).dictionary_
+    assert load_dictionary("m.safetensors") == expected
 
 
 def test_an_interrupt_ends_learning_and_keeps_the_model(cube, monkeypatch):

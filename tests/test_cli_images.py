@@ -544,9 +544,13 @@ def test_a_value_or_nan_marks_missing_pixels(tmp_path):
     known = np.isfinite(image).all(axis=-1)
     assert np.array_equal(whole[known], image[known])
     image[4:7, 8:20] = image[30, 5] = -1
+    # The value marks a pixel only if all its channels have it.
+    image[20, 20, 1] = -1
     np.save("marked.npy", image)
     succeeds("inpaint", "marked.npy", "value.npy", "--missing", -1, *FAST)
-    assert np.load("value.npy").min() > -0.5
+    filled = np.load("value.npy")
+    assert (filled < -0.5).sum() == 1
+    assert filled[20, 20, 1] == -1
 
 
 def test_dropped_pixels_are_filled_in_and_scored(tmp_path, photo):
@@ -589,6 +593,10 @@ def test_scores_take_their_range_from_the_type():
         assert found["psnr"] == pytest.approx(expected)
         expected = structural_similarity(wide, narrow, data_range=span)
         assert found["ssim"] == pytest.approx(expected)
+    # Cameras store 12 bits in 16.
+    dark = (image_of("uint16") // 16).astype(np.uint16)
+    expected = peak_signal_noise_ratio(dark, dark // 2, data_range=4095)
+    assert image_scores(Picture(dark), dark // 2)["psnr"] == pytest.approx(expected)
 
 
 def test_scores_of_equal_and_of_tiny_images():
