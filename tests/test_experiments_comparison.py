@@ -193,6 +193,13 @@ def test_a_figure_has_four_panels_and_one_legend(experiment: str):
     assert names == list(DEFAULT_METHODS)
 
 
+def test_the_curve_of_a_run_that_stopped_early_goes_on_at_its_last_value():
+    at = comparison_runs.Setting(8, 8, 6, 100, 4)
+    draws = [SimpleNamespace(held_out_by_iteration=c) for c in ((5, 4, 3), (6, 5, 4, 3, 2))]
+    curves = comparison_figures._curves(at, draws)
+    np.testing.assert_array_equal(curves, [[5, 4, 3, 3, 3], [6, 5, 4, 3, 2]])
+
+
 def test_experiments_share_a_csv_file_and_repeat_no_run(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

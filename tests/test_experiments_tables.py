@@ -181,8 +181,13 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[speedup.Run]:
 
 @pytest.mark.parametrize("experiment", ["table2", "table4"])
 def test_the_commands_measure_and_write_and_resume(
-    experiment: str, tmp_path: Path, measured: list, small: NDArray[np.float32]
+    experiment: str,
+    tmp_path: Path,
+    measured: list,
+    small: NDArray[np.float32],
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr(speedup, "_QUICK_SAMPLES", {16: 20})
     output = tmp_path / "out"
     common = ["--quick", "-o", output, "--jobs", "1,2"]
     if experiment == "table4":
@@ -195,6 +200,15 @@ def test_the_commands_measure_and_write_and_resume(
         common += ["--images", tmp_path / "photos"]
     assert "speedup" in succeeds("reproduce", experiment, *common).output
     assert len(measured) == 4
+    # The paper's numbers of nonzeros.
+    sparsities = {(run.method, run.m, run.s) for run in measured}
+    assert (
+        sparsities
+        == {
+            "table2": {("general", 16, 8), ("orthonormal", 16, 16)},
+            "table4": {("general", 8, 16), ("orthonormal", 8, 16)},
+        }[experiment]
+    )
     assert {path.name for path in output.iterdir()} == {f"{experiment}.csv", f"{experiment}.md"}
     (machine,) = record_of("reproduce", experiment, *common)["machines"]
     assert len(measured) == 4
