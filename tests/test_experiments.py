@@ -28,7 +28,7 @@ from kronlearn.experiments.published import (
     TABLE3,
     TABLE4,
 )
-from kronlearn.experiments.store import Store, deviation, grouped, mean
+from kronlearn.experiments.store import Store, deviation, grouped, mean, save_rows
 
 KEPT = Path(__file__).resolve().parents[1] / "experiments"
 
@@ -72,6 +72,20 @@ def test_a_damaged_or_foreign_csv_file_is_refused(tmp_path: Path):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=r"rows\.csv does not hold results"):
             Store(file, Row)
+
+
+def test_rows_replace_those_of_an_earlier_run(tmp_path: Path):
+    file = tmp_path / "rows.csv"
+    for name in "ab":
+        rows = [Row(name, 1, 2.0, None, ())]
+        assert list(save_rows(rows, file, Row)) == Store(file, Row).rows == rows
+
+
+def test_a_page_emphasises_what_is_missed_and_the_terminal_does_not(tmp_path: Path):
+    claims = [report.Claim("A is above B", [report.Outcome("n = 8", False, "-1%")])]
+    shown = report.publish(tmp_path / "page.md", "Title", [claims]).shown
+    assert "**missed** at n = 8" in (tmp_path / "page.md").read_text("utf-8")
+    assert shown[0] == "- A is above B: holds at 0 of 1, missed at n = 8: -1%."
 
 
 def test_groups_have_mean_and_deviation():
