@@ -75,6 +75,12 @@ def instruction_set(request):
         yield
 
 
+@pytest.fixture
+def empty_folder(tmp_path, monkeypatch):
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 # Without CuPy, test_cuda.py tells once why nothing runs on a real GPU.
 GPUS = ["emulated", "cuda"] if importlib.util.find_spec("cupy") else ["emulated"]
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiment_commands import invoke, record_of
+from command_line import fails, record_of, succeeds
 from kronlearn.experiments import (
     coding,
     learning,
@@ -62,10 +62,10 @@ def test_bench_coding_names_programs_that_are_not_installed(
 ):
     monkeypatch.setattr(coding, "find_spec", lambda module: None)
     options = ("--quick", "--case", "4,6,3", "--threads", 2)
-    text = invoke("bench", "coding", *options)
+    text = succeeds("bench", "coding", *options).output
     assert "SPAMS is not installed: left out." in text
     assert "ols, 2 threads" in text
-    line = invoke("bench", "coding", "--images", tmp_path, *options, code=2)
+    line = fails("bench", "coding", "--images", tmp_path, *options)
     assert "contains no images of these kinds: .bmp" in line
 
 

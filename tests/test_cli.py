@@ -17,6 +17,7 @@ from PIL import Image
 from typer.main import get_command
 
 import kronlearn as kl
+from command_line import fails, record_of, run, succeeds
 from kronlearn.cli import app as cli
 from kronlearn.cli.errors import in_options
 from kronlearn.cli.fitting import fitted_entry
@@ -26,9 +27,10 @@ from kronlearn.cli.record import history_in, thinned_history
 from kronlearn.experiments.data import find_images
 from kronlearn.io.images import luminance, read_picture
 from kronlearn.io.model_files import kind_of, read_file, save_dictionary
-from test_cli_images import PNG, empty_folder, fails, run, succeeds
 
-__all__ = ["empty_folder"]
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
+PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def info_of(path):
@@ -266,7 +268,7 @@ def test_errors_of_the_library_name_options(text, expected):
 def test_the_command_learns_what_the_estimator_learns(tmp_path, patches, options, same):
     output = tmp_path / "out"
     arguments = ["learn", patches, "-o", output, "-s", 3, "--max-iter", 4, "--seed", 1, *options]
-    record = json.loads(succeeds(*arguments, "--json").stdout)
+    record = record_of(*arguments)
     same = {"n_atoms": (8, 12), "n_nonzero_coefs": 3, "max_iter": 4, "random_state": 1} | same
     fitted = kl.KroneckerDictionaryLearning(**same).fit(np.load(patches))
     d = kl.load_dictionary(output)
@@ -339,18 +341,14 @@ def test_patches_are_read_from_files_of_all_kinds(tmp_path, patches):
 
 
 def test_images_are_cut_into_patches_without_their_means(tmp_path, image):
-    options = ["-o", tmp_path / "out", "--max-iter", 2, "--seed", 0, "--json", "-f"]
-
-    def record_of(*more):
-        return json.loads(succeeds("learn", image, image, *options, *more).stdout)
-
-    record = record_of()
+    options = ["learn", image, image, "-o", tmp_path / "out", "--max-iter", 2, "--seed", 0, "-f"]
+    record = record_of(*options)
     assert record["samples"] == 2 * 5 * 3
     assert record["patch_shape"] == [8, 8]
     assert record["n_atoms"] == [16, 16]
-    rmse = [record_of(option)["rmse"] for option in ("--remove-means", "--keep-means")]
+    rmse = [record_of(*options, option)["rmse"] for option in ("--remove-means", "--keep-means")]
     assert rmse[0] == record["rmse"] < rmse[1]
-    assert record_of("--patch", "4x6", "--stride", 2)["samples"] == 2 * 19 * 10
+    assert record_of(*options, "--patch", "4x6", "--stride", 2)["samples"] == 2 * 19 * 10
 
 
 @pytest.fixture
@@ -448,8 +446,16 @@ def test_convolutional_filters_are_learned_and_shown(tmp_path, colour):
     options += ["--colour", "--structure", "dense"] if colour else []
     # Defaults of options for patches do no harm.
     given = ["learn", "--convolutional", photo, "-o", output, *options, "--device", "cpu"]
-    record = json.loads(succeeds(*given, "--json").stdout)
+    record = record_of(*given)
     d = kl.convolutional.load_filters(output)
+    axis = -1 if colour else None
+    pixels = np.asarray(Image.open(photo), np.float32)
+    pixels = (pixels if colour else luminance(read_picture(photo))) / np.float32(255)
+    details = pixels - kl.convolutional.lowpass(pixels, channel_axis=axis)
+    same = {"penalty": 0.2, "max_iter": 2, "random_state": 0, "channel_axis": axis}
+    sizes = (2, (5, 5), "dense") if colour else ((2, 2), (5, 5))
+    expected = kl.convolutional.SeparableConvolutionalLearning(*sizes, **same).fit([details])
+    np.testing.assert_array_equal(d.filters, expected.filters_)
     assert (record["filters"], record["iterations"]) == (d.n_filters, 2) == (2 if colour else 4, 2)
     assert d.filter_shape == ((3, 5, 5) if colour else (5, 5))
     assert len(record["history"]["objective"]) == 3
@@ -558,7 +564,7 @@ def test_show_prints_the_facts(model, patches):
     text = succeeds("show", model).stdout
     assert "4 × 6" in text
     assert "4 × 3" in text
-    record = json.loads(succeeds("show", model, "--json").stdout)
+    record = record_of("show", model)
     assert (record["patch_shape"], record["n_terms"]) == ([4, 6], 1)
     assert record["is_orthonormal"] is True
     assert record["coherence"] == [0, 0]
@@ -566,8 +572,11 @@ def test_show_prints_the_facts(model, patches):
     text = succeeds("show", "sum").stdout
     assert re.search(r"^terms +2 *$", text, re.MULTILINE)
     assert re.search(r"^atoms used +\d+, by 200 patches *$", text, re.MULTILINE)
+    # The shares of the columns in the nonzeros; those of the 12 columns of D_2 make 100 %.
+    low, high = map(float, re.search(r"D_2 ([\d.]+) to ([\d.]+) %", text).groups())
+    assert 12 * low <= 100 <= 12 * high
     assert "history" not in text
-    record = json.loads(succeeds("show", "sum", "--json").stdout)
+    record = record_of("show", "sum")
     assert record["n_terms"] == record["info"]["n_terms"] == 2
     atoms = kl.load_dictionary("sum").to_dense()
     gram = np.abs(atoms.T @ atoms)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import spectral.io.envi
 
+from command_line import fails, record_of, run, succeeds
 from kronlearn import load_dictionary
 from kronlearn.cli.output import Output
 from kronlearn.hyperspectral import CubePatches, denoise, learn
 from kronlearn.io.cubes import open_cube
-from test_cli_images import empty_folder, fails, run, succeeds
 
-__all__ = ["empty_folder"]
+pytestmark = pytest.mark.usefixtures("empty_folder")
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_info_prints_shape_type_and_band_axis(cube):
     assert "guessed" in told
     assert "--band-axis" in told
     assert "--band-axis" not in succeeds("cube", "info", "cube.npy", "--band-axis", 2).stdout
-    record = json.loads(succeeds("cube", "info", "cube.hdr", "--json", "--noise").stdout)
+    record = record_of("cube", "info", "cube.hdr", "--noise")
     assert record["shape"] == [40, 30, 12]
     assert record["dtype"] == "int16"
     assert len(record["sigma"]) == 12
@@ -57,7 +57,7 @@ def test_info_prints_numbers_in_json(cube):
     np.save("float.npy", cube[:, :, :1].astype(np.float32))
     for nodata, expected in {"-9999": -9999, "nan": "nan"}.items():
         arguments = ["cube", "info", "float.npy", "--band-axis", 2, "--nodata", nodata]
-        assert json.loads(succeeds(*arguments, "--json").stdout)["nodata"] == expected
+        assert record_of(*arguments)["nodata"] == expected
     assert "× 1 band, float32" in succeeds(*arguments).stdout
     with open("cube.hdr", "a", encoding="utf-8") as header:
         bands = ", ".join(str(400 + 10 * band) for band in range(12))
@@ -66,7 +66,7 @@ def test_info_prints_numbers_in_json(cube):
     told = succeeds("cube", "info", "cube.hdr").stdout
     assert "400 to 510 Nanometers" in told
     assert "3 of 12: 1–2, 11" in told
-    record = json.loads(succeeds("cube", "info", "cube.hdr", "--json").stdout)
+    record = record_of("cube", "info", "cube.hdr")
     assert (record["wavelength_units"], record["crs"]) == ("Nanometers", None)
     assert np.flatnonzero(record["bad_bands"]).tolist() == [0, 1, 10]
     arguments = ["cube", "denoise", "cube.hdr", "out.hdr", "--dtype", "float32", "--sigma", 20]
@@ -81,7 +81,7 @@ def test_info_prints_numbers_in_json(cube):
 
 @pytest.mark.parametrize(("name", "files"), [("clean.hdr", 2), ("clean.zarr", 1)])
 def test_denoising_a_file_is_denoising_its_array(cube, name, files):
-    record = json.loads(succeeds("cube", "denoise", "cube.hdr", name, "--json").stdout)
+    record = record_of("cube", "denoise", "cube.hdr", name)
     assert record["sigma_estimated"]
     assert len(record["files"]) == files
     assert all(Path(file).exists() for file in record["files"])
@@ -103,7 +103,7 @@ def test_artefacts_are_repaired_on_request(cube):
     spoilt[::7, ::5, 3] = 20_000
     np.save("spoilt.npy", spoilt)
     arguments = ("cube", "denoise", "spoilt.npy", "o.npy", "--band-axis", 2, "--artefacts")
-    record = json.loads(succeeds(*arguments, "--json").stdout)
+    record = record_of(*arguments)
     n_spoilt = np.count_nonzero(spoilt != cube)
     assert n_spoilt <= record["filled"] < n_spoilt + 10
     np.testing.assert_array_equal(np.load("o.npy"), denoise(spoilt, band_axis=2, artefacts=True))
@@ -120,9 +120,7 @@ def test_noise_is_given_as_a_number_a_list_or_a_file(cube):
         out = f"{k}.npy"
         succeeds("cube", "denoise", "cube.npy", out, "--sigma", text, "--band-axis", 2, "-q")
         np.testing.assert_array_equal(np.load(out), expected)
-    record = json.loads(
-        succeeds("cube", "denoise", "cube.hdr", "o.npy", "--sigma", 20, "--json").stdout
-    )
+    record = record_of("cube", "denoise", "cube.hdr", "o.npy", "--sigma", 20)
     assert record["sigma"] == [20.0] * 12
     assert not record["sigma_estimated"]
 
@@ -141,7 +139,7 @@ def test_a_reference_cube_gives_scores(cube, rng):
     ):
         name = ("--dataset", "noisy") if source == "noisy.h5" else ()
         arguments = ("cube", "denoise", source, output, "--clean", clean, *name)
-        record = json.loads(succeeds(*arguments, "--band-axis", 2, "--json").stdout)
+        record = record_of(*arguments, "--band-axis", 2)
         before, after = record["scores"]["before"], record["scores"]["after"]
         assert after["psnr"] > before["psnr"] + 5
         assert after["angle"] < 0.5 * before["angle"]
@@ -158,7 +156,7 @@ def test_scores_leave_bad_bands_out(cube, rng):
     spectral.io.envi.save_image("noisy.hdr", noisy, metadata=metadata, dtype="f4")
     for output in ("out.hdr", "out.npy"):
         arguments = ("cube", "denoise", "noisy.hdr", output, "--clean", "cube.npy")
-        record = json.loads(succeeds(*arguments, "--band-axis", 2, "--json").stdout)
+        record = record_of(*arguments, "--band-axis", 2)
         assert record["scores"]["before"]["angle"] < 10
         assert record["scores"]["after"]["angle"] < 0.5 * record["scores"]["before"]["angle"]
 
@@ -170,7 +168,7 @@ def test_a_report_shows_a_band_before_and_after(cube, name):
     np.save("holed.npy", holed)
     arguments = ("cube", "denoise", "holed.npy", name, "--band-axis", 2, "--nodata", "nan")
     report = ("--report", "page.html")
-    record = json.loads(succeeds(*arguments, "--clean", "cube.npy", *report, "--json").stdout)
+    record = record_of(*arguments, "--clean", "cube.npy", *report)
     assert record["files"] == [name, "page.html"]
     assert {"before", "after"} <= record["scores"].keys()
     page = Path("page.html").read_text("utf-8")
@@ -245,15 +243,17 @@ def test_invalid_patch_shapes_are_refused(cube, patch, problem):
 
 def test_learning_with_three_modes_prints_json(cube):
     arguments = ("cube", "learn", "cube.npy", "-o", "m.safetensors", "--patch", "8x8x4", "-s", 8)
-    record = json.loads(
-        succeeds(*arguments, "--max-iter", 2, "--band-axis", 2, "--json", "--remove-means").stdout
-    )
+    options = ("--max-iter", 2, "--seed", 0, "--band-axis", 2, "--remove-means")
+    record = record_of(*arguments, *options)
     patches = CubePatches(open_cube(cube, band_axis=2), (8, 8, 4))
     assert record["samples"] == len(patches)
     assert (record["iterations"], record["method"]) == (2, "ols")
     assert len(record["history"]["rmse"]) == 3
     assert record["rmse"] == min(record["history"]["rmse"])
     assert load_dictionary("m.safetensors").n_atoms == (8, 8, 4)
+    settings = {"band_axis": 2, "max_iter": 2, "random_state": 0, "remove_means": True}
+    expected = learn(cube, (8, 8, 4), None, 8, **settings).dictionary_
+    assert load_dictionary("m.safetensors") == expected
 
 
 def test_an_interrupt_ends_learning_and_keeps_the_model(cube, monkeypatch):

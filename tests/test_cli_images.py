@@ -1,7 +1,6 @@
 """The commands for images: what they read, write, refuse and print."""
 
 import io
-import json
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -11,43 +10,18 @@ import pytest
 import tifffile
 from PIL import Image
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
-from typer.testing import CliRunner
 
 import kronlearn as kl
-from kronlearn.cli import app as cli
+from command_line import fails, record_of, run, succeeds
 from kronlearn.cli.scores import image_scores
 from kronlearn.core.init import dct_factor
 from kronlearn.io.images import Picture, check_writable, luminance, read_picture, write_picture
 from kronlearn.io.model_files import read_file
 
 PNG = b"\x89PNG\r\n\x1a\n"
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
 FAST = ["--patch", "4x4", "--atoms", "6x6", "-q"]
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path, monkeypatch):
-    """Run every test in an empty working directory."""
-    monkeypatch.chdir(tmp_path)
-
-
-def run(*arguments):
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-
-
-def succeeds(*arguments):
-    result = run(*arguments)
-    assert result.exit_code == 0, result.stderr
-    return result
-
-
-def fails(*arguments, code=2):
-    """The error of a command, on its only line of standard error."""
-    result = run(*arguments)
-    assert result.exit_code == code, result.output
-    lines = result.stderr.splitlines()
-    assert len(lines) == 1
-    assert "Traceback" not in result.output
-    return lines[0]
 
 
 def scene(rows=48, columns=40, top=255.0):
@@ -258,8 +232,7 @@ def test_denoising_keeps_type_shape_and_alpha(tmp_path, picture):
     ids=str,
 )
 def test_the_command_denoises_as_the_function_does(photo, options, same):
-    told = succeeds("denoise", photo, "out.png", "--sigma", 9, *options, *FAST[:4], "--json")
-    record = json.loads(told.stdout)
+    record = record_of("denoise", photo, "out.png", "--sigma", 9, *options, *FAST[:4])
     assert record["settings"]["quality"] == same.get("quality", "default")
     expected = kl.images.denoise(image_of("uint8"), 9, patch_size=(4, 4), n_atoms=(6, 6), **same)
     assert np.array_equal(read_picture(Path("out.png")).pixels, expected)
@@ -267,7 +240,7 @@ def test_the_command_denoises_as_the_function_does(photo, options, same):
 
 def test_added_noise_is_removed_and_reported(tmp_path, photo):
     options = ["--add-noise", 20, "--seed", 3, *FAST[:4]]
-    record = json.loads(succeeds("denoise", photo, "out.png", *options, "--json").stdout)
+    record = record_of("denoise", photo, "out.png", *options)
     before, after = (record["scores"][name] for name in ("before", "after"))
     assert before["psnr"] == pytest.approx(20 * np.log10(255 / 20), abs=0.5)
     assert after["psnr"] > before["psnr"] + 3
@@ -289,13 +262,12 @@ def test_added_noise_is_removed_and_reported(tmp_path, photo):
 def test_a_reference_is_compared_with(tmp_path, photo, rng):
     noisy = np.clip(image_of("uint8") + rng.normal(0, 20, (48, 40)), 0, 255).astype(np.uint8)
     Image.fromarray(noisy).save("noisy.png")
-    options = ["--clean", photo, *FAST[:4], "--json"]
-    record = json.loads(succeeds("denoise", "noisy.png", "out.png", *options).stdout)
+    record = record_of("denoise", "noisy.png", "out.png", "--clean", photo, *FAST[:4])
     expected = peak_signal_noise_ratio(image_of("uint8"), noisy)
     assert record["scores"]["before"]["psnr"] == pytest.approx(expected)
     # JSON has no infinity.
-    told = succeeds("denoise", photo, "same.png", "--clean", photo, "--sigma", 0, "--json")
-    assert json.loads(told.stdout)["scores"]["after"] == {"psnr": None, "ssim": 1}
+    equal = record_of("denoise", photo, "same.png", "--clean", photo, "--sigma", 0)
+    assert equal["scores"]["after"] == {"psnr": None, "ssim": 1}
     Image.fromarray(image_of("uint8", (48, 41))).save("wide.png")
     line = fails("denoise", "noisy.png", "new.png", "--clean", "wide.png", *FAST)
     assert "--clean wide.png is 48 × 41 grey uint8; it must match the image, 48 × 40" in line
@@ -303,8 +275,7 @@ def test_a_reference_is_compared_with(tmp_path, photo, rng):
 
 def test_poisson_noise_is_removed(tmp_path, rng):
     np.save(tmp_path / "counts.npy", rng.poisson(scene() / 20).astype(np.float32))
-    told = succeeds("denoise", "counts.npy", "out.npy", "--noise", "poisson", *FAST, "--json")
-    record = json.loads(told.stdout)
+    record = record_of("denoise", "counts.npy", "out.npy", "--noise", "poisson", *FAST)
     assert record["noise"] == "poisson"
     assert 0.5 < record["noise_gain"] < 1.5
     assert error_of(tmp_path, "out.npy") < 0.7 * error_of(tmp_path, "counts.npy")
@@ -332,7 +303,7 @@ def test_a_dictionary_is_saved_and_used(photo):
         assert np.array_equal(read_picture(Path("two.png")).pixels, expected)
     assert "4 × 4 patches, 6 × 6 atoms, 2 terms" in Path("page.html").read_text("utf-8")
     saved = ["--dictionary", "sum.safetensors", "--save-dictionary", "again.safetensors"]
-    record = json.loads(succeeds("inpaint", photo, "o.png", "--drop", 0.3, *saved, "--json").stdout)
+    record = record_of("inpaint", photo, "o.png", "--drop", 0.3, *saved)
     assert record["settings"]["n_terms"] == 2
     assert kl.load_dictionary("again.safetensors") == d
     line = fails("denoise", photo, "three.png", *given, *FAST)
@@ -346,8 +317,8 @@ def test_a_dictionary_for_colours_restores_images_in_colour(tmp_path, photo):
     pixels = image_of("uint8", colour=True)
     Image.fromarray(pixels).save("colours.png")
     succeeds("learn", "colours.png", "--colour", "-o", options[1], "--max-iter", 2, "-q")
-    told = succeeds("denoise", "colours.png", "o.png", "--sigma", "5,6,7", *FAST[:4], "--json")
-    assert json.loads(told.stdout)["sigma"] == [5, 6, 7]
+    record = record_of("denoise", "colours.png", "o.png", "--sigma", "5,6,7", *FAST[:4])
+    assert record["sigma"] == [5, 6, 7]
     succeeds("denoise", "colours.png", "denoised.png", "--sigma", 9, *options, "-q")
     dictionary = kl.load_dictionary(options[1])
     expected = kl.images.denoise(pixels, 9, channel_axis=-1, dictionary=dictionary)
@@ -361,7 +332,7 @@ def test_several_images_go_to_a_folder(tmp_path, photo):
     (tmp_path / "done").mkdir()
     Image.fromarray(image_of("uint8")[::-1]).save("other.png")
     options = ["--sigma", 9, *FAST[:4]]
-    record = json.loads(succeeds("denoise", photo, "other.png", "done", *options, "--json").stdout)
+    record = record_of("denoise", photo, "other.png", "done", *options)
     assert [entry["output"] for entry in record["images"]] == ["done/photo.png", "done/other.png"]
     assert all((tmp_path / "done" / name).is_file() for name in ("photo.png", "other.png"))
     succeeds("denoise", photo, "other.png", "done", "--overwrite", *options)
@@ -392,8 +363,7 @@ def test_several_images_go_to_a_folder(tmp_path, photo):
 def test_images_pass_through_pipes(tmp_path, photo, ending):
     write_picture(tmp_path / f"in{ending}", read_picture(photo), overwrite=False)
     data = (tmp_path / f"in{ending}").read_bytes()
-    result = CliRunner().invoke(cli.app, ["denoise", "-", "-", "--quality", "fast"], input=data)
-    assert result.exit_code == 0, result.stderr
+    result = succeeds("denoise", "-", "-", "--quality", "fast", input=data)
     succeeds("denoise", photo, "out.png", "--quality", "fast")
     with Image.open(io.BytesIO(result.stdout_bytes)) as piped, Image.open("out.png") as written:
         assert piped.format == "PNG"
@@ -402,9 +372,8 @@ def test_images_pass_through_pipes(tmp_path, photo, ending):
 
 
 def test_standard_input_must_be_an_image():
-    result = CliRunner().invoke(cli.app, ["denoise", "-", "out.png"], input=b"no image")
-    assert result.exit_code == 2
-    assert result.stderr.startswith("Error: standard input cannot be read as an image")
+    line = fails("denoise", "-", "out.png", input=b"no image")
+    assert line.startswith("Error: standard input cannot be read as an image")
 
 
 @pytest.mark.parametrize(
@@ -535,8 +504,8 @@ def test_missing_pixels_are_filled_in_before_noise_is_removed(photo):
     holes = np.zeros((48, 40), np.uint8)
     holes[10:14, 5:30] = 255
     Image.fromarray(holes).save("mask.png")
-    options = ["--mask", "mask.png", "--sigma", 9, *FAST[:4], "--clean", photo, "--json"]
-    record = json.loads(succeeds("denoise", photo, "out.png", *options).stdout)
+    options = ["--mask", "mask.png", "--sigma", 9, *FAST[:4], "--clean", photo]
+    record = record_of("denoise", photo, "out.png", *options)
     sizes = {"patch_size": (4, 4), "n_atoms": (6, 6)}
     expected = kl.images.denoise(image_of("uint8"), 9, mask=holes != 0, **sizes)
     assert np.array_equal(read_picture(Path("out.png")).pixels, expected)
@@ -553,8 +522,8 @@ def test_a_mask_marks_missing_pixels():
     # A mask in colour means the same.
     for name, pixels in {"mask": mask, "colour": np.stack([0 * mask, mask, mask], axis=-1)}.items():
         Image.fromarray(pixels).save(f"{name}.png")
-        options = ["--mask", f"{name}.png", *FAST[:4], "--json", "-f"]
-        record = json.loads(succeeds("inpaint", "in.png", "out.png", *options).stdout)
+        options = ["--mask", f"{name}.png", *FAST[:4], "-f"]
+        record = record_of("inpaint", "in.png", "out.png", *options)
         assert record["missing"] == pytest.approx(140 / 1920)
         out = read_picture(Path("out.png"))
         assert np.array_equal(out.pixels[mask == 0], image_of("uint8")[mask == 0])
@@ -575,14 +544,18 @@ def test_a_value_or_nan_marks_missing_pixels(tmp_path):
     known = np.isfinite(image).all(axis=-1)
     assert np.array_equal(whole[known], image[known])
     image[4:7, 8:20] = image[30, 5] = -1
+    # The value marks a pixel only if all its channels have it.
+    image[20, 20, 1] = -1
     np.save("marked.npy", image)
     succeeds("inpaint", "marked.npy", "value.npy", "--missing", -1, *FAST)
-    assert np.load("value.npy").min() > -0.5
+    filled = np.load("value.npy")
+    assert (filled < -0.5).sum() == 1
+    assert filled[20, 20, 1] == -1
 
 
 def test_dropped_pixels_are_filled_in_and_scored(tmp_path, photo):
     options = ["--drop", 0.3, "--comparison", "c.png", *FAST[:4]]
-    record = json.loads(succeeds("inpaint", photo, "out.png", *options, "--json").stdout)
+    record = record_of("inpaint", photo, "out.png", *options)
     assert record["missing"] == pytest.approx(0.3, abs=0.05)
     assert record["scores"]["after"]["psnr"] > 15
     assert "before" not in record["scores"]
@@ -620,6 +593,10 @@ def test_scores_take_their_range_from_the_type():
         assert found["psnr"] == pytest.approx(expected)
         expected = structural_similarity(wide, narrow, data_range=span)
         assert found["ssim"] == pytest.approx(expected)
+    # Cameras store 12 bits in 16.
+    dark = (image_of("uint16") // 16).astype(np.uint16)
+    expected = peak_signal_noise_ratio(dark, dark // 2, data_range=4095)
+    assert image_scores(Picture(dark), dark // 2)["psnr"] == pytest.approx(expected)
 
 
 def test_scores_of_equal_and_of_tiny_images():

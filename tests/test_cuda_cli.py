@@ -1,6 +1,5 @@
 """The command line on a GPU, tested emulated and, if there is one, on a real one."""
 
-import json
 import logging
 from dataclasses import asdict
 from types import SimpleNamespace
@@ -9,10 +8,9 @@ import numpy as np
 import pytest
 from skimage import io
 from skimage.data import camera
-from typer.testing import CliRunner
 
+from command_line import fails, record_of, run, succeeds
 from emulated_gpu import EmulatedGpu
-from kronlearn.cli.app import app
 from kronlearn.experiments import gpu
 from kronlearn.experiments.data import perturbed_dct
 from kronlearn.experiments.store import Store
@@ -40,14 +38,8 @@ def inputs(tmp_path, monkeypatch, rng):
     np.save("scene.npy", scene.astype(np.float32))
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, list(arguments))
-
-
 def found_by(*arguments):
-    result = run(*arguments, "--json", "--overwrite")
-    assert result.exit_code == 0, result.stderr
-    return dict(json.loads(result.stdout))
+    return record_of(*arguments, "--overwrite")
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=command_name)
@@ -56,9 +48,8 @@ def test_a_command_without_a_gpu_says_what_to_do(command, monkeypatch):
         raise RuntimeError('device="cuda" found no GPU; pass device="cpu".')
 
     monkeypatch.setattr("kronlearn.cuda.device._current", no_gpu)
-    result = run(*command, "--device", "cuda")
-    assert result.exit_code == 2
-    assert result.stderr == "Error: --device cuda found no GPU; leave the option out.\n"
+    line = fails(*command, "--device", "cuda")
+    assert line == "Error: --device cuda found no GPU; leave the option out."
 
 
 def test_a_command_without_cupy_says_what_to_install(monkeypatch):
@@ -66,9 +57,8 @@ def test_a_command_without_cupy_says_what_to_install(monkeypatch):
         raise ImportError("device=\"cuda\" needs CuPy: pip install '.[cuda13]' in a checkout.")
 
     monkeypatch.setattr("kronlearn.cuda.device._current", no_cupy)
-    result = run("bench", "gpu")
-    assert result.exit_code == 2
-    assert result.stderr == "Error: bench gpu needs CuPy: pip install '.[cuda13]' in a checkout.\n"
+    line = fails("bench", "gpu")
+    assert line == "Error: bench gpu needs CuPy: pip install '.[cuda13]' in a checkout."
 
 
 def test_learning_on_a_gpu_reaches_the_error_of_the_processor(on_gpu):
@@ -115,23 +105,19 @@ def test_the_benchmark_of_a_gpu_measures_learning_and_coding(on_gpu, monkeypatch
         monkeypatch.setattr(gpu, "_gpu_name", lambda: "this GPU")
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
     table = tmp_path / "gpu.csv"
-    result = run("bench", "gpu", "--quick", "--case", "d", "--json", "--csv", str(table))
-    assert result.exit_code == 0, result.stderr
-    rows = json.loads(result.stdout)["rows"]
+    rows = record_of("bench", "gpu", "--quick", "--case", "d", "--csv", table)["rows"]
     assert [(row["settings"], row["unit"]) for row in rows] == [
         *(("plain", "ms"), ("defaults", "ms"), ("coding", "ms")),
     ]
     assert all(row["what"] == "D" and row["value"] > 0 for row in rows)
     assert [asdict(row) for row in Store(table, gpu.Row).rows] == rows
-    shown = run("bench", "gpu", "--quick", "--case", "D").stdout
+    shown = succeeds("bench", "gpu", "--quick", "--case", "D").stdout
     assert gpu._gpu_name() in shown
     assert "batched-omp is not installed" in shown
 
 
 def test_an_unknown_case_of_the_gpu_benchmark_is_an_error():
-    result = run("bench", "gpu", "--case", "Z")
-    assert result.exit_code == 2
-    assert "--case: 'Z' is not a case; give one of A to I." in result.stderr
+    assert "--case: 'Z' is not a case; give one of A to I." in fails("bench", "gpu", "--case", "Z")
 
 
 @pytest.mark.parametrize("problem", [ImportError("no triton"), OSError("no libcudart")])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiment_commands import draw_nothing, invoke
+from command_line import draw_nothing, fails, succeeds
 from kronlearn.experiments import (
     comparison,
     comparison_runs,
@@ -28,7 +28,7 @@ from kronlearn.experiments.published import (
     TABLE3,
     TABLE4,
 )
-from kronlearn.experiments.store import Store, deviation, grouped, mean
+from kronlearn.experiments.store import Store, deviation, grouped, mean, save_rows
 
 KEPT = Path(__file__).resolve().parents[1] / "experiments"
 
@@ -74,6 +74,20 @@ def test_a_damaged_or_foreign_csv_file_is_refused(tmp_path: Path):
             Store(file, Row)
 
 
+def test_rows_replace_those_of_an_earlier_run(tmp_path: Path):
+    file = tmp_path / "rows.csv"
+    for name in "ab":
+        rows = [Row(name, 1, 2.0, None, ())]
+        assert list(save_rows(rows, file, Row)) == Store(file, Row).rows == rows
+
+
+def test_a_page_emphasises_what_is_missed_and_the_terminal_does_not(tmp_path: Path):
+    claims = [report.Claim("A is above B", [report.Outcome("n = 8", False, "-1%")])]
+    shown = report.publish(tmp_path / "page.md", "Title", [claims]).shown
+    assert "**missed** at n = 8" in (tmp_path / "page.md").read_text("utf-8")
+    assert shown[0] == "- A is above B: holds at 0 of 1, missed at n = 8: -1%."
+
+
 def test_groups_have_mean_and_deviation():
     rows = [Row("a", 1, value, None, ()) for value in (1.0, 2.0, 6.0)]
     assert grouped(rows, lambda row: row.name) == {"a": rows}
@@ -104,7 +118,7 @@ def test_a_table_of_records_has_their_numbers():
 
 
 def test_a_page_of_results_needs_reports(tmp_path: Path):
-    assert "has none of table1.md" in invoke("reproduce", "results", tmp_path, code=2)
+    assert "has none of table1.md" in fails("reproduce", "results", tmp_path)
 
 
 @pytest.mark.parametrize(("file", "kind"), [("scaling", scaling.Pass), ("gpu", gpu.Row)])
@@ -129,7 +143,7 @@ def test_kept_reports_are_what_the_kept_results_give(
         shutil.copy(KEPT / f"{experiment}.csv", tmp_path)
         speedup.write(experiment, tmp_path)
     table3.write(Store(KEPT / "table3.csv", table3.Result).rows, tmp_path)
-    invoke("reproduce", "results", tmp_path)
+    succeeds("reproduce", "results", tmp_path)
     for page in KEPT.glob("*.md"):
         if page.name != "README.md":
             assert (tmp_path / page.name).read_text("utf-8") == page.read_text("utf-8")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import kronlearn as kl
-from experiment_commands import draw_nothing, invoke, record_of
+from command_line import draw_nothing, fails, record_of, succeeds
 from kronlearn.experiments import (
     comparison,
     comparison_figures,
@@ -193,6 +193,13 @@ def test_a_figure_has_four_panels_and_one_legend(experiment: str):
     assert names == list(DEFAULT_METHODS)
 
 
+def test_the_curve_of_a_run_that_stopped_early_goes_on_at_its_last_value():
+    at = comparison_runs.Setting(8, 8, 6, 100, 4)
+    draws = [SimpleNamespace(held_out_by_iteration=c) for c in ((5, 4, 3), (6, 5, 4, 3, 2))]
+    curves = comparison_figures._curves(at, draws)
+    np.testing.assert_array_equal(curves, [[5, 4, 3, 3, 3], [6, 5, 4, 3, 2]])
+
+
 def test_experiments_share_a_csv_file_and_repeat_no_run(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -221,7 +228,7 @@ def test_experiments_share_a_csv_file_and_repeat_no_run(
     assert file.read_text("utf-8") == text
 
     # Another experiment adds only the results that the file lacks.
-    invoke("reproduce", "figure2", *common)
+    succeeds("reproduce", "figure2", *common)
     assert file.read_text("utf-8").startswith(text)
     assert len(Store(file, comparison_runs.Result).rows) == 24
 
@@ -231,7 +238,7 @@ def test_the_report_of_a_quick_run_is_marked_and_has_a_figure(
 ):
     monkeypatch.setattr(comparison_runs, "_QUICK_SAMPLES", {8: 20})
     monkeypatch.setattr(comparison, "QUICK_METHODS", ("general", "AK-SVD"))
-    text = invoke("reproduce", "figure1", "--quick", "-o", tmp_path)
+    text = succeeds("reproduce", "figure1", "--quick", "-o", tmp_path).output
     assert text.lower().count("quick run") == 1
     results = Store(tmp_path / "comparison.csv", comparison_runs.Result).rows
     assert [row.method for row in results] == ["general", "AK-SVD"] * 4
@@ -276,8 +283,8 @@ def test_an_interrupted_experiment_keeps_finished_runs(
 
 def test_a_folder_without_the_papers_images_is_refused(tmp_path: Path):
     command = ("reproduce", "table1", "--images", tmp_path, "-o", tmp_path / "out")
-    assert "lena.png does not exist" in invoke(*command, code=2)
+    assert "lena.png does not exist" in fails(*command)
     (tmp_path / "out" / "comparison.csv").parent.mkdir(exist_ok=True)
     (tmp_path / "out" / "comparison.csv").write_text("a,b\n", "utf-8")
     command = ("reproduce", "figure1", "--quick", "-o", tmp_path / "out")
-    assert "does not hold results of this experiment" in invoke(*command, code=2)
+    assert "does not hold results of this experiment" in fails(*command)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from skimage import data
 
-from experiment_commands import invoke, record_of
+from command_line import fails, record_of, succeeds
 from kronlearn.experiments import (
     speedup,
     table3,
@@ -82,7 +82,7 @@ def test_denoising_is_run_once_and_gives_the_same_scores_with_any_number_of_thre
     assert scores("-o", output)["default"] == 99
     Image.fromarray(np.ascontiguousarray(pixels.T)).save(folder / "lena.png")
     assert scores("-o", output)["default"] not in (first["default"], 99)
-    assert "lena.png" in invoke("reproduce", "table3", "--images", output, code=2)
+    assert "lena.png" in fails("reproduce", "table3", "--images", output)
 
 
 def test_only_swapped_codes_with_the_factors_exchanged(monkeypatch: pytest.MonkeyPatch):
@@ -181,8 +181,13 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[speedup.Run]:
 
 @pytest.mark.parametrize("experiment", ["table2", "table4"])
 def test_the_commands_measure_and_write_and_resume(
-    experiment: str, tmp_path: Path, measured: list, small: NDArray[np.float32]
+    experiment: str,
+    tmp_path: Path,
+    measured: list,
+    small: NDArray[np.float32],
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr(speedup, "_QUICK_SAMPLES", {16: 20})
     output = tmp_path / "out"
     common = ["--quick", "-o", output, "--jobs", "1,2"]
     if experiment == "table4":
@@ -193,21 +198,30 @@ def test_the_commands_measure_and_write_and_resume(
         Image.fromarray(small[..., 0].astype(np.uint8)).save(tmp_path / "photos" / "a.png")
         assert [image.shape for image in images_in(tmp_path / "photos")] == [(20, 24)]
         common += ["--images", tmp_path / "photos"]
-    assert "speedup" in invoke("reproduce", experiment, *common)
+    assert "speedup" in succeeds("reproduce", experiment, *common).output
     assert len(measured) == 4
+    # The paper's numbers of nonzeros.
+    sparsities = {(run.method, run.m, run.s) for run in measured}
+    assert (
+        sparsities
+        == {
+            "table2": {("general", 16, 8), ("orthonormal", 16, 16)},
+            "table4": {("general", 8, 16), ("orthonormal", 8, 16)},
+        }[experiment]
+    )
     assert {path.name for path in output.iterdir()} == {f"{experiment}.csv", f"{experiment}.md"}
     (machine,) = record_of("reproduce", experiment, *common)["machines"]
     assert len(measured) == 4
     assert {point["threads"] for point in machine["points"]} == {1, 2}
     page = output / f"{experiment}.md"
     page.unlink()
-    invoke("reproduce", experiment, "--only-report", "-o", output, "--quiet")
+    succeeds("reproduce", experiment, "--only-report", "-o", output, "--quiet")
     text = page.read_text("utf-8")
     assert ("the images in photos" if experiment == "table2" else "small.npy, 20x24x6") in text
     if experiment == "table4":
         # Other samples are measured anew.
         np.save(tmp_path / "small.npy", small[::-1])
-        invoke("reproduce", experiment, *common, "-q")
+        succeeds("reproduce", experiment, *common, "-q")
         assert len(measured) == 8
 
 
@@ -227,4 +241,4 @@ def test_the_commands_refuse_unusable_options(
     command: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    assert message in invoke(*command.split(), code=2)
+    assert message in fails(*command.split())

@@ -13,10 +13,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 import kronlearn as kl
-from kronlearn.cli.app import app
+from command_line import succeeds
 from kronlearn.cli.report import Page, render, save_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -222,14 +221,12 @@ def drawings(page):
 @pytest.mark.parametrize(
     "command", [["denoise", "--add-noise", "15"], ["inpaint", "--drop", "0.2"]]
 )
-def test_the_commands_write_pages(tmp_path, monkeypatch, command):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("empty_folder")
+def test_the_commands_write_pages(tmp_path, command):
     name = "<script>alert(1)<&.png"
     y, x = np.mgrid[:48, :40]
     Image.fromarray((100 + 60 * np.sin(x / 3) + y).astype(np.uint8)).save(name)
-    arguments = [*command, name, "out.png", "--report", "page.html", "--patch", "4x4", "-q"]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 0, result.output
+    succeeds(*command, name, "out.png", "--report", "page.html", "--patch", "4x4", "-q")
     page = Elements((tmp_path / "page.html").read_text("utf-8"))
     assert len(page.all("script")) == 1
     assert name in page.text

@@ -1,6 +1,6 @@
 """The command line: its commands, how they are called, and the exit codes they end with.
 
-A command is a function, or a group of functions, in the module of the same name. The module is
+A command is a function, or a group of commands, in the module of the same name. The module is
 imported only when the command is called, so that ``kronlearn --help`` and small commands start
 quickly.
 """
@@ -8,7 +8,6 @@ quickly.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import traceback
@@ -17,10 +16,9 @@ from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command, get_group
 
 from kronlearn.cli.errors import print_error
+from kronlearn.cli.groups import Group, command_of
 
 __all__ = ["Terminated", "app", "main"]
 
@@ -39,48 +37,12 @@ COMMANDS = {
 # Messages for the exit codes of stopped commands.
 _STOPPED = {130: "Interrupted.", 143: "Terminated."}
 
-# The Python type that typer writes after an argument's name: ``IN <list[Path]>``.
-_TYPE = re.compile(r" <[\w\[\]]+>(?=  )")
-# A default in words, which typer puts in parentheses: ``[default: (estimated)]``.
-_DEFAULT = re.compile(r"(\[default:\s+)\((.*?)\)(?=[;\]])", re.DOTALL)
-
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM was received: commands stop as they do on Ctrl-C."""
 
 
-class Command(TyperCommand):
-    """A command whose help and usage contain no Python types and no braces."""
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """``[OPTIONS]`` and the arguments, which are all required, as in ``IN... OUT``."""
-        arguments = [p for p in self.params if p.param_type_name == "argument"]
-        return ["[OPTIONS]", *(f"{p.metavar}{'...' * (p.nargs == -1)}" for p in arguments)]
-
-    def get_help(self, ctx: Any) -> str:
-        """The help, with blanks instead of types to keep its columns aligned."""
-        text = _TYPE.sub(lambda found: " " * len(found[0]), super().get_help(ctx))
-        return _DEFAULT.sub(r"\1\2", text)
-
-
-class Group(TyperGroup):
-    """A group of commands, listed with the whole first line of their help."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; without any, print the help."""
-        if not args:
-            print(ctx.get_help(), file=sys.stderr)
-            raise typer.Exit(2)
-        return super().parse_args(ctx, args)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of commands."""
-        with formatter.section("Commands"):
-            commands = self.commands.items()
-            formatter.write_dl([(n, (c.help or "").partition("\n\n")[0]) for n, c in commands])
-
-
-class Commands(TyperGroup):
+class Commands(Group):
     """All commands; each ends with an exit code, and an error is printed on one line.
 
     The codes are 2 for wrong usage or input, 130 if interrupted, 143 if terminated, and 1 for any
@@ -89,28 +51,8 @@ class Commands(TyperGroup):
 
     show_traceback = False
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The names of all commands."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import and return the command with this name; None if there is none."""
-        if cmd_name not in COMMANDS:
-            return None
-        found = getattr(import_module(f"kronlearn.cli.{cmd_name}"), cmd_name)
-        if isinstance(found, typer.Typer):
-            found.rich_markup_mode, found.info.cls = None, Group
-            for command in found.registered_commands:
-                command.cls = Command
-            return get_group(found)
-        single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(cmd_name, cls=Command)(found)
-        return get_command(single)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+    def __init__(self, **options: Any) -> None:
+        super().__init__(COMMANDS, _imported, **options)
 
     def main(self, *arguments: Any, **options: Any) -> NoReturn:
         """Run a command and end the process."""
@@ -137,6 +79,12 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt as problem:
             raise typer.Exit(143 if isinstance(problem, Terminated) else 130) from problem
+
+
+def _imported(name: str) -> Any:
+    """The command with this name."""
+    found = getattr(import_module(f"kronlearn.cli.{name}"), name)
+    return found if isinstance(found, Group) else command_of(name, found)
 
 
 def _print_warning(message: Warning | str, *details: Any) -> None:

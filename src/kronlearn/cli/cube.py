@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,9 +12,10 @@ import typer
 from numpy.typing import NDArray
 
 import kronlearn as kl
-from kronlearn.cli import options as opt
+from kronlearn import options as opt
 from kronlearn.cli.checks import check_outputs, one_or_each, use_device
 from kronlearn.cli.fitting import learn_and_save
+from kronlearn.cli.groups import Group, command_of
 from kronlearn.cli.output import Output, counted, facts_table, times
 from kronlearn.cli.report import Page, save_report
 from kronlearn.hyperspectral.learning import default_atoms
@@ -23,14 +25,11 @@ from kronlearn.io.writers import target_files
 
 __all__ = ["cube"]
 
-cube = typer.Typer(help="Inspect, learn from and denoise hyperspectral cubes.")
-
 _FORMATS = "ENVI (.hdr), GeoTIFF, NetCDF, HDF5, Zarr, .mat, .npy, or a folder of images"
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help=f"A cube: {_FORMATS}.")]
 
 
-@cube.command("info")
 def info(
     path: File,
     noise: Annotated[
@@ -83,7 +82,6 @@ def info(
     shown.finish(record)
 
 
-@cube.command("learn")
 def learn(
     path: File,
     output: opt.Model = Path("model.safetensors"),
@@ -161,7 +159,6 @@ def _levels(text: str) -> Any:
         ) from problem
 
 
-@cube.command("denoise")
 def denoise(
     path: Annotated[Path, typer.Argument(metavar="IN", help=f"A cube: {_FORMATS}.")],
     output: Annotated[
@@ -288,6 +285,17 @@ def denoise(
             "files": [str(file) for file in files],
         }
     )
+
+
+_FUNCTIONS: dict[str, Callable[..., None]] = {"info": info, "learn": learn, "denoise": denoise}
+
+
+cube = Group(
+    {name: function.__doc__ or "" for name, function in _FUNCTIONS.items()},
+    lambda name: command_of(name, _FUNCTIONS[name]),
+    name="cube",
+    help="Inspect, learn from and denoise hyperspectral cubes.",
+)
 
 
 def _open(

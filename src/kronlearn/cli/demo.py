@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from skimage import data
 
 import kronlearn as kl
-from kronlearn.cli import options as opt
+from kronlearn import options as opt
 from kronlearn.cli.output import Output, facts_table, save_figure, times
 from kronlearn.cli.record import thinned_history
 from kronlearn.core.init import dct_factor

@@ -9,7 +9,7 @@ import typer
 from numpy.typing import NDArray
 
 import kronlearn as kl
-from kronlearn.cli import options as opt
+from kronlearn import options as opt
 from kronlearn.cli.checks import one_or_each
 from kronlearn.cli.output import counted
 from kronlearn.cli.restoring import Restored, numeric_pixels, read_mask, restore_files

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from kronlearn.cli import options as opt
+from kronlearn import options as opt
 from kronlearn.cli.checks import check_outputs, use_device
 from kronlearn.cli.fitting import learn_and_save
 from kronlearn.cli.learn_filters import learn_filters

@@ -9,7 +9,7 @@ import numpy as np
 import typer
 
 import kronlearn as kl
-from kronlearn.cli import options as opt
+from kronlearn import options as opt
 from kronlearn.cli.checks import check_outputs
 from kronlearn.cli.output import Output, facts_of, facts_table, save_figure
 from kronlearn.cli.record import history_in, usage_in

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from sklearn.linear_model import orthogonal_mp_gram
 from threadpoolctl import threadpool_limits
@@ -19,6 +19,7 @@ import kronlearn as kl
 from kronlearn.experiments.data import images_in, perturbed_dct, sampled_patches
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.timing import Progress, benchmark, median_seconds, time_in_turns
+from kronlearn.options import ImageFolder, Quick, Repetitions, parse_sizes
 
 __all__ = ["CASES", "own_coder", "run"]
 
@@ -49,14 +50,32 @@ MakeCoder = Callable[[kl.KroneckerDictionary, int], Callable[[NDArray[np.float32
 Coders = dict[str, tuple[int, MakeCoder]]
 
 
+def _case(text: str) -> Case:
+    """``8,16,6`` as (8, 16, 6)."""
+    sizes = parse_sizes(text)
+    if not isinstance(sizes, tuple) or len(sizes) != 3:
+        raise typer.BadParameter(f"{text!r} is not a case; give three numbers m,n,s as in 8,16,6.")
+    return sizes
+
+
 def run(
     *,
     progress: Progress,
-    cases: Sequence[Case] | None = None,
-    images: Path | None = None,
-    threads: int = 1,
-    repetitions: int = 5,
-    quick: bool = False,
+    images: ImageFolder = None,
+    cases: Annotated[
+        list[Any] | None,
+        typer.Option(
+            "--case",
+            parser=_case,
+            metavar="m,n,s",
+            help="A case to measure: m × m patches, n × n atoms, s nonzeros; may be repeated.",
+        ),
+    ] = None,
+    threads: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Also measure with this many threads.")
+    ] = 1,
+    repetitions: Repetitions = 5,
+    quick: Quick = False,
 ) -> Report:
     """Time every coder on every case: µs per sample, the ratio to omp's time, and the error."""
     sources = images_in(images)

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from kronlearn.experiments.comparison_figures import Comparison, figure1, figure2
+import typer
+
+from kronlearn.experiments import comparison_figures
+from kronlearn.experiments.comparison_figures import Comparison
 from kronlearn.experiments.comparison_runs import Result, Setting, results, settings
 from kronlearn.experiments.data import named_images
 from kronlearn.experiments.methods import DEFAULT_METHODS, METHODS, QUICK_METHODS, methods_named
@@ -17,8 +20,9 @@ from kronlearn.experiments.published import TABLE1, TABLE1_SETTINGS
 from kronlearn.experiments.report import Claim, Outcome, Report, Table, check_claims, publish
 from kronlearn.experiments.store import deviation, grouped, mean
 from kronlearn.experiments.timing import Progress
+from kronlearn.options import Draws, Folder, ImageFolder, Quick
 
-__all__ = ["IMAGES", "TITLES", "by_setting", "claims", "run", "write"]
+__all__ = ["IMAGES", "TITLES", "by_setting", "claims", "figure1", "figure2", "table1", "write"]
 
 #: The paper's images, of 512 × 512 pixels, and the images that stand in for them.
 IMAGES = ("lena", "peppers", "boat")
@@ -57,18 +61,25 @@ _COLUMNS = (
     "m n s method atoms held_out_rmse:.3f held_out_rmse_sd:.3f train_rmse:.3f own_held_out_rmse:.3f"
 )
 _TIMES = " seconds:.3g seconds_sd:.2g paper_seconds"
-_FIGURES = {"figure1": figure1, "figure2": figure2}
+_FIGURES = {"figure1": comparison_figures.figure1, "figure2": comparison_figures.figure2}
 
 
-def run(
+def _run(
     experiment: str,
     *,
     progress: Progress,
-    output: Path,
-    images: Path | None = None,
-    draws: int = 5,
-    methods: str | None = None,
-    quick: bool = False,
+    images: ImageFolder = None,
+    output: Folder = Path("comparison"),
+    draws: Draws = 5,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,…",
+            help="Names of methods, or all; an unknown name lists the known ones.",
+            show_default="the paper's and this library's",
+        ),
+    ] = None,
+    quick: Quick = False,
 ) -> Report:
     """Measure what is missing for "table1", "figure1" or "figure2"; write CSV, report and figure.
 
@@ -82,6 +93,9 @@ def run(
     file = output / "comparison.csv"
     measured = results(*wanted, list(pixels.values()), file, progress)
     return write(experiment, measured, list(pixels), output, quick)
+
+
+table1, figure1, figure2 = (partial(_run, name) for name in TITLES)
 
 
 def write(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from kronlearn.experiments.data import read_cube
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.timing import Progress, benchmark, compare_methods
 from kronlearn.hyperspectral import compare, denoise, learn
+from kronlearn.options import CubeFile, Quick, Repetitions
 
 __all__ = ["run"]
 
@@ -33,9 +33,9 @@ Rows = list[dict[str, Any]]
 def run(
     *,
     progress: Progress,
-    cube: Path | None = None,
-    repetitions: int = 5,
-    quick: bool = False,
+    cube: CubeFile = None,
+    repetitions: Repetitions = 5,
+    quick: Quick = False,
 ) -> Report:
     """Learn from a cube and denoise it, on one thread; Indian Pines by default."""
     values = read_cube(cube)

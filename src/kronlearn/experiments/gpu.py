@@ -14,15 +14,15 @@ Numbers are medians of several runs after one that compiles.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
 import kronlearn as kl
@@ -31,6 +31,7 @@ from kronlearn.experiments.data import included_images, noisy, perturbed_dct, ps
 from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.store import save_rows
 from kronlearn.experiments.timing import Progress, benchmark, median_seconds, seconds_per_iteration
+from kronlearn.options import Quick, Repetitions, Rows
 
 __all__ = ["CASES", "Case", "Row", "run"]
 
@@ -89,14 +90,34 @@ _NUMBERS_AT_A_TIME = 1 << 28
 _CASES_OF_BATCHED_OMP = "ACDEF"
 
 
+def _case(text: str) -> str:
+    if text.upper() not in tuple("ABCDEFGHI"):
+        raise typer.BadParameter(f"{text!r} is not a case; give one of A to I.")
+    return text.upper()
+
+
 def run(
     *,
     progress: Progress,
-    cases: Sequence[str] | None = None,
-    everything: bool = False,
-    csv: Path | None = None,
-    repetitions: int = 5,
-    quick: bool = False,
+    cases: Annotated[
+        list[Any] | None,
+        typer.Option(
+            "--case",
+            parser=_case,
+            metavar="A",
+            help="A case to measure, A to I; may be repeated.",
+            show_default="all",
+        ),
+    ] = None,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Also measure images, whole fits and streaming; takes three minutes."
+        ),
+    ] = False,
+    repetitions: Repetitions = 5,
+    csv: Rows = None,
+    quick: Quick = False,
 ) -> Report:
     """Time cases A to I, all by default, and with ``everything`` the other parts too."""
     parts: dict[str, Callable[[], Iterator[Row]]] = {

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from kronlearn.experiments.timing import (
     peak_above_start,
 )
 from kronlearn.images.stabilisation import CountNoise
+from kronlearn.options import ImageFolder, Quick, Repetitions
 
 __all__ = ["denoising", "inpainting", "measure_memory", "run"]
 
@@ -38,9 +38,9 @@ Methods = dict[str, Callable[[], Any]]
 def run(
     *,
     progress: Progress,
-    images: Path | None = None,
-    repetitions: int = 5,
-    quick: bool = False,
+    images: ImageFolder = None,
+    repetitions: Repetitions = 5,
+    quick: Quick = False,
 ) -> Report:
     """Measure PSNR and seconds of every method for every task; methods of one task take turns.
 

@@ -22,13 +22,14 @@ from kronlearn.experiments.timing import (
     time_in_turns,
     timed,
 )
+from kronlearn.options import Quick
 
 __all__ = ["fit", "measure_memory", "run"]
 
 _DEFAULTS = {"n_atoms": (16, 16), "n_nonzero_coefs": 6, "random_state": 0, "n_jobs": 1}
 
 
-def run(*, progress: Progress, quick: bool = False) -> Report:
+def run(*, progress: Progress, quick: Quick = False) -> Report:
     """Time pairs of runs in turns, and measure the memory that learning needs."""
     n_samples = 2000 if quick else 100_000
     samples = sampled_patches(included_images(), (8, 8), n_samples)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 from kronlearn import KroneckerDictionary
 from kronlearn.core.coder import Coder
@@ -23,6 +23,7 @@ from kronlearn.experiments.report import Report, Table
 from kronlearn.experiments.store import save_rows
 from kronlearn.experiments.timing import Progress, benchmark, median_seconds
 from kronlearn.io.arrays import ArraySource
+from kronlearn.options import Rows, parse_counts
 
 __all__ = ["Pass", "measure", "run"]
 
@@ -49,10 +50,24 @@ class Pass:
 def run(
     *,
     progress: Progress,
-    csv: Path | None = None,
-    workers: Sequence[int] = (1, 2, 4, 8, 16),
-    threads_per_worker: int = 4,
-    samples: int = 4_000_000,
+    workers: Annotated[
+        Any, typer.Option(parser=parse_counts, metavar="N,…", help="Total numbers of threads.")
+    ] = "1,2,4,8,16",
+    threads_per_worker: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Threads per Dask worker; Dask itself uses 4 on 16 cores."
+        ),
+    ] = 4,
+    samples: Annotated[
+        int,
+        typer.Option(
+            min=16,
+            metavar="N",
+            help="Samples for the largest number of threads; others get proportionally fewer.",
+        ),
+    ] = 4_000_000,
+    csv: Rows = None,
 ) -> Report:
     """Time passes; the most workers get all samples, fewer workers proportionally fewer."""
     rows = []

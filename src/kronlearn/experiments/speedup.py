@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import joblib
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
@@ -33,8 +34,17 @@ from kronlearn.experiments.published import TABLE2, TABLE4
 from kronlearn.experiments.report import Report, Table, publish
 from kronlearn.experiments.store import Store, grouped
 from kronlearn.experiments.timing import Progress, machine, seconds_per_iteration, timed
+from kronlearn.options import (
+    CubeFile,
+    Folder,
+    ImageFolder,
+    Iterations,
+    OnlyReport,
+    Quick,
+    ThreadCounts,
+)
 
-__all__ = ["Result", "Run", "measure", "points", "run", "thread_counts", "write"]
+__all__ = ["Result", "Run", "measure", "points", "table2", "table4", "thread_counts", "write"]
 
 #: Patches (N, m, m) by m.
 Samples = dict[int, NDArray[np.float32]]
@@ -98,40 +108,63 @@ process: 3,250 (general) and 205 (orthonormal).
 
 _SPEEDUPS = {"table2": TABLE2, "table4": TABLE4}
 _METHODS = ("general", "orthonormal")
-# The paper's N by m for Table II, and the iterations, which the paper does not give there.
+# The paper's N by m for Table II.
 _SAMPLES, _QUICK_SAMPLES = {8: 128000, 16: 32000, 32: 8000}, {8: 2000}
-_ITERATIONS, _QUICK_ITERATIONS = {"table2": 60, "table4": 100}, 5
-_QUICK_SCALE = 0.001
+_QUICK_ITERATIONS, _QUICK_SCALE = 5, 0.001
 
 _COLUMNS = "method m threads seconds_per_iteration:.3g speedup:.2f seconds:.3g rmse:.5g paper:g"
 
 
-def run(
-    experiment: str,
+def table2(
     *,
     progress: Progress,
-    output: Path,
-    images: Path | None = None,
-    cube: Path | None = None,
-    scale: float = 1.0,
-    jobs: Sequence[int] | None = None,
-    iterations: int | None = None,
-    only_report: bool = False,
-    quick: bool = False,
+    images: ImageFolder = None,
+    output: Folder = Path("table2"),
+    jobs: ThreadCounts = None,
+    iterations: Iterations = None,
+    only_report: OnlyReport = False,
+    quick: Quick = False,
 ) -> Report:
-    """Measure what the CSV file lacks for this machine; write the report.
+    """Learn from patches of the images in a folder; write the report."""
+    if not only_report:
+        iterations = iterations or (_QUICK_ITERATIONS if quick else 60)
+        data = _samples_of_images(images, quick)
+        _measure_missing("table2", *data, output, jobs, iterations, progress)
+    return write("table2", output)
 
-    Table II learns from patches of the ``images`` in a folder, Table IV from patches of a small
-    ``cube``, enlarged until it has ``scale`` times the paper's number of patches.
-    """
-    if only_report:
-        return write(experiment, output)
-    if experiment == "table2":
-        data, samples = _samples_of_images(images, quick)
-    else:
-        data, samples = _samples_of_cube(cube, _QUICK_SCALE if quick else scale, progress)
+
+def table4(
+    *,
+    progress: Progress,
+    cube: CubeFile = None,
+    scale: Annotated[
+        float, typer.Option(metavar="X", help="Fraction of the paper's 3,913,140 patches.")
+    ] = 1.0,
+    output: Folder = Path("table4"),
+    jobs: ThreadCounts = None,
+    iterations: Iterations = None,
+    only_report: OnlyReport = False,
+    quick: Quick = False,
+) -> Report:
+    """Learn from patches of a small cube, enlarged until it has enough; write the report."""
+    if not only_report:
+        iterations = iterations or (_QUICK_ITERATIONS if quick else 100)
+        data = _samples_of_cube(cube, _QUICK_SCALE if quick else scale, progress)
+        _measure_missing("table4", *data, output, jobs, iterations, progress)
+    return write("table4", output)
+
+
+def _measure_missing(
+    experiment: str,
+    data: str,
+    samples: Samples,
+    output: Path,
+    jobs: Sequence[int] | None,
+    iterations: int,
+    progress: Progress,
+) -> None:
+    """Measure what the CSV file lacks for this machine; ``data`` says what the samples are."""
     checksums = {m: zlib.crc32(patches.data) for m, patches in samples.items()}
-    iterations = iterations or (_QUICK_ITERATIONS if quick else _ITERATIONS[experiment])
     cores, facts = joblib.cpu_count(), machine()
     wanted = [
         Run(
@@ -153,7 +186,6 @@ def run(
     output.mkdir(parents=True, exist_ok=True)
     store = Store(output / f"{experiment}.csv", Result)
     list(store.run(wanted, lambda run: measure(run, samples[run.m]), progress))
-    return write(experiment, output)
 
 
 def thread_counts(jobs: Sequence[int] | None, cores: int) -> list[int]:

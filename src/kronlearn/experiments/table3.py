@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from skimage.metrics import structural_similarity
 
@@ -31,8 +32,9 @@ from kronlearn.experiments.timing import Progress, timed
 from kronlearn.images.aggregation import Averager
 from kronlearn.images.denoising import denoise
 from kronlearn.images.dictionaries import draw_patches
+from kronlearn.options import Draws, Folder, Jobs, Quick
 
-__all__ = ["METHODS", "Result", "Run", "claims", "run", "write"]
+__all__ = ["METHODS", "Result", "Run", "claims", "table3", "write"]
 
 #: The methods run on every noisy image. "general" and "orthonormal" are the paper's two methods
 #: with its settings; "swapped" is "general" from a random start, denoised with its two factors
@@ -81,14 +83,21 @@ class Result(Run):
 ByCase = Mapping[tuple[int, str, str], Sequence[Result]]
 
 
-def run(
+def table3(
     *,
     progress: Progress,
-    images: Path,
-    output: Path,
-    draws: int = 5,
-    quick: bool = False,
-    n_jobs: int | None = None,
+    images: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="A folder with lena.png, barbara.png, boat.png, peppers.png and house.png, or "
+            "some of them.",
+        ),
+    ],
+    output: Folder = Path("table3"),
+    draws: Draws = 5,
+    quick: Quick = False,
+    n_jobs: Jobs = None,
 ) -> Report:
     """Measure what is missing for Table III; write CSV and report.
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the parsers of their values."""
+"""Options of the command line that several commands share, and the parsers of their values."""
 
 from __future__ import annotations
 
@@ -85,6 +85,54 @@ Folder = Annotated[
 ]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", "-f", help="Replace files that already exist.")
+]
+
+# bench and reproduce
+
+Repetitions = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Number of repetitions; the median is reported.")
+]
+Rows = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rows to this CSV file.")]
+ImageFolder = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="A folder with the images to use.",
+        show_default="images from scikit-image",
+    ),
+]
+CubeFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="The cube to use.", show_default="Indian Pines, from tensorly"
+    ),
+]
+Draws = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Number of random draws of patches or noise.")
+]
+ThreadCounts = Annotated[
+    Any,
+    typer.Option(
+        "--jobs",
+        "-j",
+        parser=parse_counts,
+        metavar="P,…",
+        help="Numbers of threads to measure, as in 1,2,4.",
+        show_default="1, 2, 4, … and all cores",
+    ),
+]
+Iterations = Annotated[
+    int | None,
+    typer.Option(
+        min=2,
+        metavar="N",
+        help="Number of iterations per fit.",
+        show_default="60, or 100 for table4",
+    ),
+]
+OnlyReport = Annotated[
+    bool,
+    typer.Option("--only-report", help="Only write the report, from the CSV file."),
 ]
 
 # learn, denoise and inpaint
