@@ -510,7 +510,11 @@ def test_an_interrupt_before_the_first_pass_saves_nothing(tmp_path, patches, mon
         raise KeyboardInterrupt
 
     monkeypatch.setattr(kl.KroneckerDictionaryLearning, "fit", interrupted)
-    assert fails("learn", patches, "-o", "out", "-q", code=130) == "Interrupted."
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        result = run("learn", patches, "-o", "out", "--json")
+    note = "Note: No iteration had ended, so nothing was saved."
+    assert (result.exit_code, result.stderr) == (130, f"{note}\nInterrupted.\n")
     assert not (tmp_path / "out").exists()
 
 

@@ -1,6 +1,8 @@
 """The commands for images: what they read, write, refuse and print."""
 
 import io
+import re
+import warnings
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -270,7 +272,10 @@ def test_a_reference_is_compared_with(tmp_path, photo, rng):
     assert equal["scores"]["after"] == {"psnr": None, "ssim": 1}
     Image.fromarray(image_of("uint8", (48, 41))).save("wide.png")
     line = fails("denoise", "noisy.png", "new.png", "--clean", "wide.png", *FAST)
-    assert "--clean wide.png is 48 × 41 grey uint8; it must match the image, 48 × 40" in line
+    assert (
+        "--clean wide.png is 48 × 41 grey uint8; it must have the same size as the image, 48 × 40"
+        in line
+    )
 
 
 def test_poisson_noise_is_removed(tmp_path, rng):
@@ -534,6 +539,24 @@ def test_a_mask_marks_missing_pixels():
         assert (out.alpha == 200).all()
 
 
+def test_a_mask_with_blurred_edges_is_used_with_a_note(photo):
+    mask = np.zeros((48, 40), np.uint8)
+    mask[10:14, 5:30] = 255
+    Image.fromarray(mask).save("mask.jpg", quality=50)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        result = succeeds("inpaint", photo, "out.png", "--mask", "mask.jpg", *FAST[:4], "--json")
+    assert re.search(r"Note: --mask mask\.jpg has \d+ different values", result.stderr)
+
+
+@pytest.mark.parametrize("source", ["none.png", "folder"])
+def test_no_folder_is_made_for_images_that_cannot_be_read(tmp_path, source):
+    (tmp_path / "folder").mkdir()
+    reason = "is a folder; give the names" if source == "folder" else "does not exist"
+    assert reason in fails("denoise", source, "new/")
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_value_or_nan_marks_missing_pixels(tmp_path):
     image = image_of("float32", colour=True)
     image[4:7, 8:20] = image[30, 5, 1] = np.nan
@@ -571,11 +594,12 @@ def test_dropped_pixels_are_filled_in_and_scored(tmp_path, photo):
         (["--missing", "77.5"], "No pixel is missing"),
         (["--mask", "wide.png"], "--mask wide.png is 9 × 9 grey uint8; it must be as large"),
         (["--mask", "none.png"], "none.png does not exist"),
-        (["--mask", "photo.png"], "Every pixel is missing"),
+        (["--mask", "all.png"], "Every pixel is missing"),
     ],
 )
 def test_bad_masks_are_refused(photo, options, message):
     Image.fromarray(np.ones((9, 9), np.uint8)).save("wide.png")
+    Image.fromarray(np.ones((48, 40), np.uint8)).save("all.png")
     assert message in fails("inpaint", photo, "out.png", *options)
 
 

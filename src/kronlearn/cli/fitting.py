@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,6 +30,8 @@ def fit_and_save(model: Any, samples: Any, save: Callable[[], None], shown: Outp
     except KeyboardInterrupt:
         if hasattr(model, "dictionary_"):
             save()
+        else:
+            warnings.warn("No iteration had ended, so nothing was saved.", stacklevel=1)
         raise
     save()
 

@@ -199,7 +199,10 @@ def _image_patch(sizes: int | tuple[int, ...] | None, colour: bool) -> tuple[int
     if colour and len(shape) == 3 and shape[2] == 3:
         shape = shape[:2]
     if len(shape) != 2:
-        raise ValueError(f"--patch {times(shape)} has {len(shape)} sizes; images need two.")
+        raise ValueError(
+            f"--patch {times(shape)} has {len(shape)} sizes; images need two, and --colour adds "
+            "the channels."
+        )
     return shape[0], shape[1]
 
 

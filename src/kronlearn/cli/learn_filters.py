@@ -52,7 +52,7 @@ def learn_filters(
             "filters": dictionary.n_filters,
             "filter_shape": dictionary.filter_shape,
             "structure": dictionary.structure,
-            "numbers": dictionary.n_numbers,
+            "parameters": dictionary.n_numbers,
             **record,
         }
         shown.say(facts_table([*facts_of(facts), ("saved as", output)]))

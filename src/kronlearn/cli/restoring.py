@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ __all__ = ["Restored", "numeric_pixels", "read_mask", "restore_files"]
 
 # Standard input or output, in place of a file.
 _STANDARD = Path("-")
+# Masks drawn with a few values are fine; those with more have been blurred.
+_MOST_MASK_VALUES = 16
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,13 @@ def read_mask(path: Path, picture: Picture) -> NDArray[np.bool_]:
     marked = mask.pixels != 0
     if mask.has_channels:
         marked = marked.any(axis=-1)
+    n_values = len(np.unique(mask.pixels))
+    if n_values > _MOST_MASK_VALUES:
+        warnings.warn(
+            f"--mask {path} has {n_values} different values, and every pixel that is not zero "
+            "counts as missing; JPEG and scaling blur the edges of a mask.",
+            stacklevel=1,
+        )
     if marked.shape not in (picture.shape, picture.shape[-2:]):
         raise ValueError(f"--mask {path} is {mask}; it must be as large as the image, {picture}.")
     return np.broadcast_to(marked, picture.shape).copy()
@@ -126,6 +136,9 @@ def _pairs(inputs: list[Path], output: str) -> list[tuple[Path, Path]]:
     path, several, has_slash = Path(output), len(inputs) > 1, output.endswith("/")
     may_be_new = has_slash or (several and path != _STANDARD and not path.suffix)
     if may_be_new and not path.exists():
+        if not any(source == _STANDARD or source.is_file() for source in inputs):
+            # Raise the error of the first input instead of making a folder for nothing.
+            _read(inputs[0])
         path.mkdir()
     if path.is_dir():
         names = [source.name for source in inputs]
@@ -171,7 +184,10 @@ def _read_reference(path: Path, picture: Picture) -> Picture:
     reference = read_picture(path)
     found, needed = reference.pixels, picture.pixels
     if (found.shape, found.dtype) != (needed.shape, needed.dtype):
-        raise ValueError(f"--clean {path} is {reference}; it must match the image, {picture}.")
+        part = "size" if found.shape != needed.shape else "type of pixels"
+        raise ValueError(
+            f"--clean {path} is {reference}; it must have the same {part} as the image, {picture}."
+        )
     return reference
 
 

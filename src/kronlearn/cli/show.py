@@ -75,7 +75,7 @@ def _filter_facts(dictionary: kl.convolutional.ConvolutionalDictionary) -> dict[
         "filter_shape": dictionary.filter_shape,
         "structure": dictionary.structure,
         "has_channels": dictionary.has_channels,
-        "numbers": dictionary.n_numbers,
+        "parameters": dictionary.n_numbers,
     }
 
 

@@ -126,8 +126,8 @@ def check_targets(
     n = dictionary.n_codes
     if n_nonzero_coefs is None and tol is None:
         raise ValueError(
-            "Neither n_nonzero_coefs nor tol is given; pass the most nonzeros a sample may have, "
-            "the largest norm its residual may have, or both."
+            "Neither n_nonzero_coefs nor tol is given; pass one or both: the most nonzeros that a "
+            "sample may have, and the norm that its residual may have."
         )
     if tol is not None:
         _check_tol(tol, n_samples)

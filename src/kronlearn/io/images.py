@@ -89,7 +89,9 @@ def read_picture(path: Path) -> Picture:
     RGB; other arrays are grey images or stacks.
     """
     if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; give the name of an image file.")
+        raise IsADirectoryError(
+            f"{path} is a folder; give the names of its images, for example {path}/*.png."
+        )
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist or is not a file.")
     with wrap_errors(f"{path} cannot be read as an image"):
