@@ -334,6 +334,23 @@ def test_noiseless_sparse_samples_are_recovered_exactly(rng, method, dtype):
 
 
 @pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+@pytest.mark.parametrize("target", [{"n_nonzero_coefs": 28}, {"tol": 0.0}], ids=str)
+@pytest.mark.parametrize("method", PURSUITS)
+def test_more_atoms_than_a_sample_needs_do_not_raise_the_error(method, target, dtype):
+    rng = np.random.default_rng(73)
+    factors = reference.random_factors(rng, (6, 6), (12, 12))
+    Y = reference.sparse_samples(rng, factors, 300, 3).reshape(300, 36)
+    few = kl.sparse_code(Y.astype(dtype), cast(factors, dtype), 3, method=method)
+    more = kl.sparse_code(Y.astype(dtype), cast(factors, dtype), method=method, **target)
+    before, after = (
+        np.linalg.norm(reference.residuals(Y, factors, codes.toarray()), axis=1)
+        for codes in (few, more)
+    )
+    assert np.all(after <= before + (1e-12 if dtype is np.float64 else 1e-5))
+
+
+@pytest.mark.usefixtures("instruction_set")
 @pytest.mark.parametrize("fraction", [0.1, 0.001])
 @pytest.mark.parametrize("method", METHODS)
 def test_small_tolerances_are_met_in_float32(rng, method, fraction):

@@ -131,6 +131,19 @@ def test_thresholded_codes_are_those_of_the_processor(on_gpu, rng, n_atoms, tol,
     np.testing.assert_allclose(found.data, expected.data, rtol=1e-3)
 
 
+@pytest.mark.parametrize("coder", [Coder("ols", 28), Coder("ols", 36, 0.0)], ids=str)
+def test_more_atoms_than_a_sample_needs_do_not_raise_the_error(on_gpu, coder):
+    rng = np.random.default_rng(73)
+    factors = reference.random_factors(rng, (6, 6), (12, 12))
+    source = ArraySource(reference.sparse_samples(rng, factors, 300, 3), (6, 6))
+    dictionary, engine = kl.KroneckerDictionary(factors), Cuda(source, BLOCK)
+    before, after = (
+        residual_norms(source, dictionary, engine.codes(dictionary, each))
+        for each in (Coder("ols", 3), coder)
+    )
+    assert np.all(after <= before + 1e-12)
+
+
 def test_exchange_on_a_gpu_is_an_error(on_gpu, rng):
     source, dictionary = problem(rng, SHAPES[0], np.float64)
     with pytest.raises(ValueError, match='method="exchange" runs on the processor only'):
