@@ -523,16 +523,23 @@ def test_the_error_includes_tied_atoms_that_were_not_selected(method):
     assert Threads(source).run(task).residual == pytest.approx(20 * (64 - 5))
 
 
-@pytest.mark.parametrize(("dtype", "size"), [(np.float32, 3e-3), (np.float64, 1e-6)])
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [(np.float32, 3e-3), (np.float32, 1e-5), (np.float64, 1e-6), (np.float64, 1e-11)],
+)
 def test_the_error_of_thresholding_includes_what_no_atom_represents(rng, dtype, size):
     factors = cast([f[:, :6] for f in reference.orthonormal_factors(rng, (8, 8))], dtype)
     Y = reference.sparse_samples(rng, factors, 40, 5)
     Y = (Y + size * rng.standard_normal(Y.shape)).astype(dtype)
     codes = kl.sparse_code(Y, factors, 5, method="threshold").toarray().astype(np.float64)
-    expected = np.sum(reference.residuals(Y.astype(np.float64), factors, codes) ** 2)
+    left = reference.residuals(Y.astype(np.float64), factors, codes)
     task = Task(kl.KroneckerDictionary(factors), Coder("threshold", 5))
     found = Threads(ArraySource(Y, (8, 8))).run(task).residual
-    assert found == pytest.approx(expected, rel=0.02)
+    assert found == pytest.approx(np.sum(left**2), rel=0.02)
+    tol = 1.1 * np.sqrt(np.max(np.sum(left**2, axis=1)))
+    enough = kl.sparse_code(Y, factors, tol=tol, method="threshold")
+    assert np.all(np.diff(enough.indptr) <= 5)
 
 
 # Precision
