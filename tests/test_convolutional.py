@@ -256,6 +256,21 @@ def test_a_run_resumes_from_its_checkpoint_with_the_same_bits(structure, tmp_pat
         load_filters(path)
 
 
+def test_a_run_stopped_in_the_pass_in_which_it_converged_is_not_resumed(tmp_path, rng):
+    image = rng.standard_normal((15, 16))
+    options = {"penalty": 0.5, "random_state": 0, "min_improvement": 0.1}
+    model = SeparableConvolutionalLearning(2, (4, 4), **options)
+    whole = model.fit(image)
+    assert whole.stop_reason_ == "converged"
+    stopped = SeparableConvolutionalLearning(
+        2, (4, 4), **options, checkpoint=tmp_path / "run"
+    ).set_params(callback=lambda progress: progress.iteration == whole.n_iter_)
+    assert stopped.fit(image).stop_reason_ == "converged"
+    resumed = stopped.set_params(callback=None).fit(image)
+    assert resumed.history_["objective"] == whole.history_["objective"]
+    assert resumed.dictionary_ == whole.dictionary_
+
+
 @pytest.mark.parametrize(
     "damage", [{"factors.0": np.eye(3)}, {"passed.1": None}, {"history": None}]
 )

@@ -421,7 +421,9 @@ class SeparableConvolutionalLearning(BaseEstimator):
                 for state in states:
                     if state.n_iterations:
                         advance(state.history[-1].rmse)
-                    if self._callback_stops(state):
+                    # A run that has converged stays so: resumed, it must not continue.
+                    stops = self._callback_stops(state)
+                    if stops and state.stop_reason != "converged":
                         state = state._replace(stop_reason="callback")
                     self._save_if_due(state, problem)
                     if state.stop_reason is not None:
