@@ -157,6 +157,15 @@ def test_more_atoms_than_a_sample_needs_do_not_raise_the_error(on_gpu, coder):
     assert np.all(after <= before + 1e-12)
 
 
+def test_entries_without_weight_are_not_blamed(on_gpu, rng):
+    source, dictionary = problem(rng, ((8, 8), (9, 10), 5), np.float64)
+    weights = np.ones(source.array.shape, bool)
+    weights[7, 0] = False
+    source.array[7], source.array[7, 0] = 1e300, np.nan
+    with pytest.raises(ValueError, match=r"values too large to be squared.*sample 7\)"):
+        Cuda(source, BLOCK).codes(dictionary, Coder("ols", 3, None, weights))
+
+
 def test_exchange_on_a_gpu_is_an_error(on_gpu, rng):
     source, dictionary = problem(rng, SHAPES[0], np.float64)
     with pytest.raises(ValueError, match='method="exchange" runs on the processor only'):
