@@ -383,12 +383,21 @@ def test_dictionaries_are_saved_and_compared(tmp_path, rng):
     assert d != dictionary_of("dense", (3, 4), rng, has_channels=True)
 
 
+def test_lowpass_warns_of_colours_that_it_takes_for_a_spatial_axis(rng):
+    image = rng.random((20, 20, 3))
+    with pytest.warns(UserWarning, match="taken for a volume; pass channel_axis=-1") as caught:
+        lowpass(image)
+    assert caught[0].filename == __file__
+    lowpass(image, channel_axis=-1)
+    lowpass(np.moveaxis(image, -1, 0))
+
+
 def test_lowpass_smooths_and_keeps_the_mean(rng):
     image = rng.standard_normal((30, 40, 3))
     smooth = lowpass(image, 5, channel_axis=-1)
     np.testing.assert_allclose(smooth.mean(axis=(0, 1)), image.mean(axis=(0, 1)))
     assert np.std(smooth) < 0.5 * np.std(image)
-    np.testing.assert_allclose(lowpass(image, 0), image)
+    np.testing.assert_allclose(lowpass(image, 0, channel_axis=-1), image)
 
 
 GOOD = np.ones((12, 12))
