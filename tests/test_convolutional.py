@@ -457,6 +457,14 @@ def test_bad_parameters_are_refused(parameters, text):
         model.fit(GOOD)
 
 
+@pytest.mark.parametrize("masks", [GOOD > 0, [GOOD > 0], [None, GOOD > 0]], ids=type)
+@pytest.mark.parametrize("name", ["fit", "partial_fit", "fit_transform", "score"])
+def test_masks_in_the_place_of_y_are_refused(name, masks):
+    model = SeparableConvolutionalLearning(2, (5, 5), max_iter=1).fit(GOOD, np.ones(1))
+    with pytest.raises(TypeError, match=r"y holds booleans.*mask="):
+        getattr(model, name)([GOOD, GOOD], masks)
+
+
 @pytest.mark.parametrize(
     ("images", "text"),
     [

@@ -146,7 +146,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         X : array or list of arrays
             An image, or several of any shapes.
         y : None
-            Ignored.
+            Ignored; masks are refused, which belong in ``mask``.
         mask : array of bool or list of arrays, optional
             True where a pixel is missing.
 
@@ -170,6 +170,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         True
         """
         self._check_parameters()
+        _refuse_masks(y)
         images, plan = self._prepared(X, mask, self.init)
         self._n_seen = plan.n_known
         self._learn(self._start(images), images, plan)
@@ -183,7 +184,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         X : array or list of arrays
             An image, or several of any shapes.
         y : None
-            Ignored.
+            Ignored; masks are refused, which belong in ``mask``.
         mask : array of bool or list of arrays, optional
             True where a pixel is missing.
 
@@ -200,7 +201,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         >>> model.fit_transform(np.eye(20)).map_shape
         (24, 24)
         """
-        return self.fit(X, mask=mask).transform(X, mask=mask)
+        return self.fit(X, y, mask=mask).transform(X, mask=mask)
 
     def partial_fit(self, X: Images, y: None = None, *, mask: Images | None = None) -> Self:
         """Improve the filters with further images, which are coded once.
@@ -210,7 +211,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         X : array or list of arrays
             An image, or several.
         y : None
-            Ignored.
+            Ignored; masks are refused, which belong in ``mask``.
         mask : array of bool or list of arrays, optional
             True where a pixel is missing.
 
@@ -230,6 +231,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         2
         """
         self._check_parameters()
+        _refuse_masks(y)
         learned: ConvolutionalDictionary | None = getattr(self, "dictionary_", None)
         images, plan = self._prepared(X, mask, learned or self.init)
         if learned is None:
@@ -318,7 +320,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         X : array or list of arrays
             An image, or several.
         y : None
-            Ignored.
+            Ignored; masks are refused, which belong in ``mask``.
         mask : array of bool or list of arrays, optional
             True where a pixel is missing.
 
@@ -338,6 +340,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         {'n_atoms': 2}
         """
         check_is_fitted(self, "dictionary_")
+        _refuse_masks(y)
         images, plan = self._prepared(X, mask, self.dictionary_)
         coder = plan.coder(self.dictionary_, TOLERANCE)
         sums = CodedImages(images).mapped(CodedImage.coded, coder).total(CodedImage.sums)
@@ -479,3 +482,10 @@ class SeparableConvolutionalLearning(BaseEstimator):
             name: list(column) for name, column in zip(Entry._fields, columns, strict=True)
         }
         self.n_iter_ = state.n_iterations
+
+
+def _refuse_masks(y: Any) -> None:
+    """Raise if ``y``, which is ignored, holds masks."""
+    arrays = y if isinstance(y, (list, tuple)) else [y]
+    if any(isinstance(array, np.ndarray) and array.dtype == bool for array in arrays):
+        raise TypeError("y holds booleans, but y is ignored; pass masks by name, as mask=….")
