@@ -465,6 +465,24 @@ def test_masks_in_the_place_of_y_are_refused(name, masks):
         getattr(model, name)([GOOD, GOOD], masks)
 
 
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize(
+    ("shape", "channel_axis", "expected"),
+    [((30,), None, (5,)), ((12, 12), None, (5, 5)), ((12, 13, 2), -1, (2, 5, 5))],
+    ids=str,
+)
+def test_a_single_filter_shape_applies_to_every_spatial_axis(
+    shape, channel_axis, expected, structure, rng
+):
+    images = [rng.standard_normal(shape)] * 2
+    options = {"structure": structure, "channel_axis": channel_axis, "penalty": 0.1}
+    model = SeparableConvolutionalLearning(2, 5, max_iter=1, **options).fit(images)
+    assert model.dictionary_.filter_shape == expected
+    model.set_params(init=model.dictionary_).fit(images)
+    assert model.partial_fit(images).dictionary_.filter_shape == expected
+    assert model.score(images) < 0
+
+
 @pytest.mark.parametrize(
     ("images", "text"),
     [

@@ -22,7 +22,13 @@ from kronlearn.convolutional.coding import TOLERANCE, convolutional_code
 from kronlearn.convolutional.filters import STRUCTURES, ConvolutionalDictionary
 from kronlearn.convolutional.loop import Entry, Plan, Progress, State, learn, next_state
 from kronlearn.convolutional.maps import reconstruct
-from kronlearn.convolutional.padded import Images, number_of_channels, padded_images, scale_of
+from kronlearn.convolutional.padded import (
+    Images,
+    number_of_axes,
+    number_of_channels,
+    padded_images,
+    scale_of,
+)
 from kronlearn.convolutional.start import starting_filters
 from kronlearn.engines.selection import ENGINES, dask_client
 from kronlearn.engines.threads import resolve_n_jobs
@@ -55,8 +61,9 @@ class SeparableConvolutionalLearning(BaseEstimator):
         For "kronecker", the number of short filters of each axis, all of whose products are
         filters; for images with channels, the first number is that of the channels. For "separable"
         and "dense", the number of filters; a tuple stands for the product of its entries.
-    filter_shape : tuple of int, default (11, 11)
-        The size of a filter along each spatial axis; images must have as many axes.
+    filter_shape : int or tuple of int, default (11, 11)
+        The size of a filter along each spatial axis; images must have as many axes. A single number
+        applies to every spatial axis of the images.
     structure : {"kronecker", "separable", "dense"}, default "kronecker"
         Whether filters are all outer products of one short filter per axis, outer products that
         share no short filters, or free. 64 filters of 11 × 11 then consist of 176, 1,408 or 7,744
@@ -120,7 +127,9 @@ class SeparableConvolutionalLearning(BaseEstimator):
     """
 
     n_atoms: int | tuple[int, ...] = field(default=(8, 8), metadata={"check": positive_integers})
-    filter_shape: tuple[int, ...] = field(default=(11, 11), metadata={"check": positive_integers})
+    filter_shape: int | tuple[int, ...] = field(
+        default=(11, 11), metadata={"check": positive_integers}
+    )
     structure: str = one_of("kronecker", STRUCTURES)
     penalty: float = number(0.05, "(0, inf)")
     channel_axis: int | None = None
@@ -367,18 +376,20 @@ class SeparableConvolutionalLearning(BaseEstimator):
 
         ``dictionary`` holds the filters to start from or to score, if there are any yet.
         """
-        shape = positive_integers("filter_shape", self.filter_shape)
         has_channels = self.channel_axis is not None
         if dictionary is not None:
             spatial = dictionary.filter_shape[int(dictionary.has_channels) :]
+            shape = self._spatial_shape(len(spatial))
             if (dictionary.structure, spatial) != (self.structure, shape):
                 raise ValueError(
                     f"structure={self.structure!r} and filter_shape={shape}, but the filters are "
                     f"{dictionary.structure} and have shape {spatial}."
                 )
             shape, has_channels = dictionary.filter_shape, dictionary.has_channels
-        elif self.channel_axis is not None:
-            shape = (number_of_channels(X, self.channel_axis, shape), *shape)
+        else:
+            shape = self._spatial_shape(number_of_axes(X) - has_channels)
+            if self.channel_axis is not None:
+                shape = (number_of_channels(X, self.channel_axis, shape), *shape)
         padded = padded_images(X, mask, shape, self.channel_axis, has_channels)
         scale = scale_of(padded)
         plan = Plan(
@@ -395,14 +406,20 @@ class SeparableConvolutionalLearning(BaseEstimator):
         """The filters to start from."""
         if self.init is not None:
             return self.init
+        has_channels = self.channel_axis is not None
         return starting_filters(
             self.n_atoms,
-            positive_integers("filter_shape", self.filter_shape),
+            self._spatial_shape(images[0].image.pixels.ndim - has_channels),
             self.structure,
             [image.image for image in images],
-            self.channel_axis is not None,
+            has_channels,
             random_numbers(self.random_state),
         )
+
+    def _spatial_shape(self, n_axes: int) -> tuple[int, ...]:
+        """The size of a filter along each spatial axis, for images with ``n_axes`` of them."""
+        shape = positive_integers("filter_shape", self.filter_shape)
+        return shape * max(n_axes, 1) if np.ndim(self.filter_shape) == 0 else shape
 
     def _learn(
         self, start: ConvolutionalDictionary, images: Sequence[CodedImage], plan: Plan
