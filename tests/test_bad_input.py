@@ -122,6 +122,17 @@ def test_invalid_arguments_of_sparse_code_are_refused(Y, factors, arguments, mes
         kl.sparse_code(Y, factors, **({"n_nonzero_coefs": 2} | arguments))
 
 
+@pytest.mark.parametrize(
+    ("bad", "message"), [(1e300, "values too large to be squared"), (np.inf, "contains infinity")]
+)
+def test_entries_without_weight_are_not_blamed(Y, factors, bad, message):
+    weights = np.ones(Y.shape, bool)
+    weights[2, 0] = False
+    Y[2], Y[2, 0] = bad, np.nan
+    with pytest.raises(ValueError, match=message + r".*sample 2\)"):
+        kl.sparse_code(Y, factors, 2, weights=weights)
+
+
 def test_thresholding_refuses_weights(Y, rng):
     factors = reference.orthonormal_factors(rng, (4, 3))
     with pytest.raises(ValueError, match=r"threshold.*weights|weights.*threshold"):

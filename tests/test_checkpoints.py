@@ -50,6 +50,17 @@ def test_a_converged_run_is_not_resumed(rng, tmp_path):
     assert_same_model(again, first)
 
 
+def test_a_run_stopped_in_the_pass_in_which_it_converged_is_not_resumed(rng, tmp_path):
+    Y, start = planted(rng, (5, 4), (7, 6))
+    options = {"max_iter": 500, "min_improvement": 1e-2}
+    whole = learner(start, **options).fit(Y)
+    assert whole.stop_reason_ == "converged"
+    options["checkpoint"] = tmp_path / "run"
+    stop = learner(start, callback=lambda s: s.iteration == whole.n_iter_, **options).fit(Y)
+    assert stop.stop_reason_ == "converged"
+    assert_same_model(learner(start, **options).fit(Y), whole)
+
+
 @pytest.mark.parametrize("name", ["factors.0", "best.1"])
 def test_a_checkpoint_with_invalid_factors_is_refused(rng, tmp_path, name):
     Y, start = planted(rng, (5, 4), (7, 6))

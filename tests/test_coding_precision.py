@@ -107,16 +107,40 @@ def test_weighted_float32_codes_of_nearly_equal_atoms_are_as_good_as_float64_one
     assert np.sum(error**2) <= 1.01 * np.sum(best**2)
 
 
-@pytest.mark.parametrize(("dtype", "size"), [(np.float32, 3e-3), (np.float64, 1e-6)])
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [(np.float32, 3e-3), (np.float32, 1e-5), (np.float64, 1e-6), (np.float64, 1e-11)],
+)
 def test_the_error_of_thresholding_includes_what_no_atom_represents(rng, dtype, size):
     factors = cast([f[:, :6] for f in reference.orthonormal_factors(rng, (8, 8))], dtype)
     Y = reference.sparse_samples(rng, factors, 40, 5)
     Y = (Y + size * rng.standard_normal(Y.shape)).astype(dtype)
     codes = kl.sparse_code(Y, factors, 5, method="threshold").toarray().astype(np.float64)
-    expected = np.sum(reference.residuals(Y.astype(np.float64), factors, codes) ** 2)
+    left = reference.residuals(Y.astype(np.float64), factors, codes)
     task = Task(kl.KroneckerDictionary(factors), Coder("threshold", 5))
     found = Threads(ArraySource(Y, (8, 8))).run(task).residual
-    assert found == pytest.approx(expected, rel=0.02)
+    assert found == pytest.approx(np.sum(left**2), rel=0.02)
+    tol = 1.1 * np.sqrt(np.max(np.sum(left**2, axis=1)))
+    enough = kl.sparse_code(Y, factors, tol=tol, method="threshold")
+    assert np.all(np.diff(enough.indptr) <= 5)
+
+
+@pytest.mark.usefixtures("instruction_set")
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("target", [{"n_nonzero_coefs": 28}, {"tol": 0.0}], ids=str)
+@pytest.mark.parametrize("method", PURSUITS)
+def test_more_atoms_than_a_sample_needs_do_not_raise_the_error(method, target, dtype):
+    rng = np.random.default_rng(73)
+    factors = reference.random_factors(rng, (6, 6), (12, 12))
+    Y = reference.sparse_samples(rng, factors, 300, 3).reshape(300, 36)
+    few = kl.sparse_code(Y.astype(dtype), cast(factors, dtype), 3, method=method)
+    more = kl.sparse_code(Y.astype(dtype), cast(factors, dtype), method=method, **target)
+    before, after = (
+        np.linalg.norm(reference.residuals(Y, factors, codes.toarray()), axis=1)
+        for codes in (few, more)
+    )
+    assert np.all(after <= before + (1e-12 if dtype is np.float64 else 1e-5))
 
 
 @pytest.mark.usefixtures("instruction_set")

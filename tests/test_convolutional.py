@@ -266,6 +266,21 @@ def test_a_run_resumes_from_its_checkpoint_with_the_same_bits(structure, tmp_pat
         load_filters(path)
 
 
+def test_a_run_stopped_in_the_pass_in_which_it_converged_is_not_resumed(tmp_path, rng):
+    image = rng.standard_normal((15, 16))
+    options = {"penalty": 0.5, "random_state": 0, "min_improvement": 0.1}
+    model = SeparableConvolutionalLearning(2, (4, 4), **options)
+    whole = model.fit(image)
+    assert whole.stop_reason_ == "converged"
+    stopped = SeparableConvolutionalLearning(
+        2, (4, 4), **options, checkpoint=tmp_path / "run"
+    ).set_params(callback=lambda progress: progress.iteration == whole.n_iter_)
+    assert stopped.fit(image).stop_reason_ == "converged"
+    resumed = stopped.set_params(callback=None).fit(image)
+    assert resumed.history_["objective"] == whole.history_["objective"]
+    assert resumed.dictionary_ == whole.dictionary_
+
+
 @pytest.mark.parametrize(
     "damage", [{"factors.0": np.eye(3)}, {"passed.1": None}, {"history": None}]
 )
@@ -367,7 +382,7 @@ def test_progress_increases_and_can_stop_coding(rng):
 def test_codes_that_miss_their_tolerance_cause_a_warning(rng, monkeypatch):
     monkeypatch.setattr("kronlearn.convolutional.coded._MOST_ROUNDS", 1)
     d = dictionary_of("kronecker", (5, 5), rng)
-    with pytest.warns(ConvergenceWarning, match=r"After 1 rounds, .* more than tol=0.001"):
+    with pytest.warns(ConvergenceWarning, match=r"After 1 rounds, .* the penalty is very small"):
         convolutional_code(rng.standard_normal((90, 90)), d, penalty=0.5, tol=0.001)
 
 
@@ -381,12 +396,21 @@ def test_dictionaries_are_saved_and_compared(tmp_path, rng):
     assert d != dictionary_of("dense", (3, 4), rng, has_channels=True)
 
 
+def test_lowpass_warns_of_colours_that_it_takes_for_a_spatial_axis(rng):
+    image = rng.random((20, 20, 3))
+    with pytest.warns(UserWarning, match="taken for a volume; pass channel_axis=-1") as caught:
+        lowpass(image)
+    assert caught[0].filename == __file__
+    lowpass(image, channel_axis=-1)
+    lowpass(np.moveaxis(image, -1, 0))
+
+
 def test_lowpass_smooths_and_keeps_the_mean(rng):
     image = rng.standard_normal((30, 40, 3))
     smooth = lowpass(image, 5, channel_axis=-1)
     np.testing.assert_allclose(smooth.mean(axis=(0, 1)), image.mean(axis=(0, 1)))
     assert np.std(smooth) < 0.5 * np.std(image)
-    np.testing.assert_allclose(lowpass(image, 0), image)
+    np.testing.assert_allclose(lowpass(image, 0, channel_axis=-1), image)
 
 
 GOOD = np.ones((12, 12))
@@ -444,6 +468,32 @@ def test_bad_parameters_are_refused(parameters, text):
     model = SeparableConvolutionalLearning(**{"n_atoms": 2, "filter_shape": (5, 5), **parameters})
     with pytest.raises((ValueError, TypeError), match=text):
         model.fit(GOOD)
+
+
+@pytest.mark.parametrize("masks", [GOOD > 0, [GOOD > 0], [None, GOOD > 0]], ids=type)
+@pytest.mark.parametrize("name", ["fit", "partial_fit", "fit_transform", "score"])
+def test_masks_in_the_place_of_y_are_refused(name, masks):
+    model = SeparableConvolutionalLearning(2, (5, 5), max_iter=1).fit(GOOD, np.ones(1))
+    with pytest.raises(TypeError, match=r"y holds booleans.*mask="):
+        getattr(model, name)([GOOD, GOOD], masks)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize(
+    ("shape", "channel_axis", "expected"),
+    [((30,), None, (5,)), ((12, 12), None, (5, 5)), ((12, 13, 2), -1, (2, 5, 5))],
+    ids=str,
+)
+def test_a_single_filter_shape_applies_to_every_spatial_axis(
+    shape, channel_axis, expected, structure, rng
+):
+    images = [rng.standard_normal(shape)] * 2
+    options = {"structure": structure, "channel_axis": channel_axis, "penalty": 0.1}
+    model = SeparableConvolutionalLearning(2, 5, max_iter=1, **options).fit(images)
+    assert model.dictionary_.filter_shape == expected
+    model.set_params(init=model.dictionary_).fit(images)
+    assert model.partial_fit(images).dictionary_.filter_shape == expected
+    assert model.score(images) < 0
 
 
 @pytest.mark.parametrize(

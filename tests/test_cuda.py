@@ -123,6 +123,41 @@ def test_thresholded_codes_are_those_of_the_processor(on_gpu, rng, n_atoms, tol,
     np.testing.assert_allclose(found.data, expected.data, rtol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_error_of_thresholding_includes_what_no_atom_represents(on_gpu, rng, dtype):
+    factors = [np.linalg.qr(rng.standard_normal((8, n)))[0].astype(dtype) for n in (8, 6)]
+    Y = reference.sparse_samples(rng, factors, 40, 5)
+    size = 1e-5 if dtype == np.float32 else 1e-11
+    source = ArraySource((Y + size * rng.standard_normal(Y.shape)).astype(dtype), (8, 8))
+    dictionary, coder = kl.KroneckerDictionary(factors), Coder("threshold", 5)
+    engine = Cuda(source, BLOCK)
+    norms = residual_norms(source, dictionary, engine.codes(dictionary, coder))
+    found = engine.run(Task(dictionary, coder)).residual
+    assert found == pytest.approx(np.sum(norms**2), rel=0.02)
+
+
+@pytest.mark.parametrize("coder", [Coder("ols", 28), Coder("ols", 36, 0.0)], ids=str)
+def test_more_atoms_than_a_sample_needs_do_not_raise_the_error(on_gpu, coder):
+    rng = np.random.default_rng(73)
+    factors = reference.random_factors(rng, (6, 6), (12, 12))
+    source = ArraySource(reference.sparse_samples(rng, factors, 300, 3), (6, 6))
+    dictionary, engine = kl.KroneckerDictionary(factors), Cuda(source, BLOCK)
+    before, after = (
+        residual_norms(source, dictionary, engine.codes(dictionary, each))
+        for each in (Coder("ols", 3), coder)
+    )
+    assert np.all(after <= before + 1e-12)
+
+
+def test_entries_without_weight_are_not_blamed(on_gpu, rng):
+    source, dictionary = problem(rng, ((8, 8), (9, 10), 5), np.float64)
+    weights = np.ones(source.array.shape, bool)
+    weights[7, 0] = False
+    source.array[7], source.array[7, 0] = 1e300, np.nan
+    with pytest.raises(ValueError, match=r"values too large to be squared.*sample 7\)"):
+        Cuda(source, BLOCK).codes(dictionary, Coder("ols", 3, None, weights))
+
+
 def test_exchange_on_a_gpu_is_an_error(on_gpu, rng):
     source, dictionary = problem(rng, SHAPES[0], np.float64)
     with pytest.raises(ValueError, match='method="exchange" runs on the processor only'):

@@ -235,3 +235,11 @@ def test_filters_are_drawn_by_their_factors_and_gaps_stay_empty():
     assert np.isnan(canvas[-5:, -5:]).all()  # there is no sixth filter
     with pytest.raises(ValueError, match="not two-dimensional"):
         kl.plots.FiltersDisplay(kl.convolutional.ConvolutionalDictionary([np.eye(3)]))
+
+
+def test_each_display_names_the_one_for_the_other_kind_of_dictionary():
+    filters = kl.convolutional.ConvolutionalDictionary([np.eye(5)[:, :3], np.eye(5)[:, :2]])
+    with pytest.raises(TypeError, match="a ConvolutionalDictionary with FiltersDisplay"):
+        DictionaryDisplay(filters)
+    with pytest.raises(TypeError, match=r"a KroneckerDictionary.* with DictionaryDisplay"):
+        kl.plots.FiltersDisplay(random_dictionary((4, 5), (6, 3)))

@@ -78,6 +78,10 @@ class Pursuit {
     if constexpr (sizeof(T) == 4)
       state.doubtful |= (state.tol2 >= T(0)) & (state.tol2 < state.energy * kTrustedTarget2) &
                         (state.energy > T(0)) & state.active;
+    // Once the residual is rounding, α / √ν is large for atoms that are nearly combinations of the selected ones, and
+    // each of these that is selected makes the next one worse.
+    if constexpr (sizeof(T) == 8)
+      state.tol2 = max_of(state.tol2, state.energy * (kNoCorrelation<T> * kNoCorrelation<T>));
     state.r2 = state.energy;
     state.floor = sqrt_of<T>(state.energy) * kNoCorrelation<T>;
     state.has_target = any<T>(state.tol2 >= T(0));
@@ -114,7 +118,7 @@ class Pursuit {
     state.out.slots = step + 1;
     state.r2 -= a * a;
     state.a = a;
-    if (state.has_target) apply_target(state, step);
+    if (state.has_target) apply_target(state, step, norm2);
     if (step + 1 == width_ || !any<T>(state.active)) return false;
     left_.template rows<Shape::kRows>(i, s_.n1p, width_, step, k.g1, k.residual);
     right_.template rows<Shape::kCols>(j, s_.n2p, width_, step, k.g2, k.residual);
@@ -174,10 +178,32 @@ class Pursuit {
     return T(1) - project<T>(k.m, stride_, step, k.c, k.w);
   }
 
-  void apply_target(PursuitState<T>& state, int step) const {
-    const Int<T> cancelled = state.active & (state.r2 < state.energy * kSuspectResidual2<T>);
-    if (any<T>(cancelled)) check_residual(state, step + 1, cancelled);
+  // Stops lanes that meet their target. norm2: ν of the new atom; if it is small, rounding may exceed what it gains.
+  void apply_target(PursuitState<T>& state, int step, Vec<T> norm2) const {
+    Int<T> suspect = state.r2 < state.energy * kSuspectResidual2<T>;
+    if constexpr (sizeof(T) == 8) suspect |= norm2 < kSuspectNorm2<T>;
+    suspect &= state.active;
+    if (any<T>(suspect)) {
+      const Vec<T> before = state.r2 + state.a * state.a;
+      check_residual(state, step + 1, suspect);
+      if constexpr (sizeof(T) == 8) {
+        const Int<T> worse = suspect & ~(state.r2 < before);
+        if (any<T>(worse)) remove_last(state, step, worse);
+      }
+    }
     state.active &= state.r2 > state.tol2;
+  }
+
+  // Removes the atom of this step in lanes where rounding has kept it from lowering the residual, and stops them.
+  __attribute__((noinline)) void remove_last(PursuitState<T>& state, int step, Int<T> lanes) const {
+    LaneCodes<T>& out = state.out;
+    Vec<T>* m = state.k.m + (int64_t)step * stride_;
+    for (int l = 0; l <= step; ++l) m[l] = lanes ? Vec<T>{} : m[l];
+    out.value[step] = lanes ? Vec<T>{} : out.value[step];
+    out.index[step] = lanes ? splat_int<T>(kEmpty) : out.index[step];
+    out.nonzeros += lanes;
+    state.active &= ~lanes;
+    check_residual(state, step, lanes);
   }
 
   // In some lanes, replaces r2 by ‖r‖² computed from the sample. Single precision marks samples where the two differ as

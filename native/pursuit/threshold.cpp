@@ -32,8 +32,11 @@ class ThresholdCoder {
         s_(shape),
         arena_(workspace),
         transfer_(task, arena_),
-        alpha_(arena_.vectors((int64_t)shape.n1p * shape.n2p)),
-        maxima_(arena_.vectors((int64_t)shape.n1p * shape.n2p)),
+        atoms_(task.dictionary),
+        k_{arena_.vectors((int64_t)shape.n1p * shape.n2p),
+           arena_.vectors((int64_t)shape.n1p * shape.n2p), arena_.integers(task.width),
+           arena_.integers(task.width),
+           arena_.vectors(task.dictionary.features() + atoms_.m1 + atoms_.m2)},
         correlate_(arena_.vectors(correlate_scratch(task.dictionary))) {}
 
   size_t bytes() const { return arena_.bytes(); }
@@ -46,8 +49,7 @@ class ThresholdCoder {
 #endif
     code_groups<LaneState<T>>(task_, transfer_, [&](LaneState<T>& state, Interrupt& interrupt) {
       correlations(state);
-      threshold<T>(s_, alpha_, maxima_, state.energy, state.tol2, state.active, task_.width,
-                   state.out);
+      threshold<T>(s_, atoms_, state, k_, task_.width);
       interrupt.after((int64_t)s_.n1p * s_.n2p * task_.width);
     });
   }
@@ -55,8 +57,8 @@ class ThresholdCoder {
  private:
   // Computes α, and prefetches the next group of samples: for 8 × 8 atoms, waiting for them took a tenth of the time.
   __attribute__((noinline)) void correlations(LaneState<T>& state) {
-    correlate<T>(s_, task_.dictionary, state.y, alpha_, correlate_);
-    pad_rows<T>(s_, alpha_);
+    correlate<T>(s_, task_.dictionary, state.y, k_.alpha, correlate_);
+    pad_rows<T>(s_, k_.alpha);
     state.fetch(state.ahead_end - state.ahead);
   }
 
@@ -76,11 +78,11 @@ class ThresholdCoder {
     constexpr int W = kLanes<T>, kAtoms = decltype(s_.n1)::kValue * decltype(s_.n2)::kValue;
     const int width = task_.width;
     const Vec<T> least =
-        state.active ? smallest_kept(s_, alpha_, width) : splat<T>(__builtin_inff());
+        state.active ? smallest_kept(s_, k_.alpha, width) : splat<T>(__builtin_inff());
     Vec<T> left_out{};
     for (int p = 0; p < kAtoms; ++p)
-      left_out += abs_of<T>(alpha_[p]) < least ? alpha_[p] * alpha_[p] : Vec<T>{};
-    for (int p = 0; p < kAtoms; p += W) transpose_stage<T, W / 2>(alpha_ + p);
+      left_out += abs_of<T>(k_.alpha[p]) < least ? k_.alpha[p] * k_.alpha[p] : Vec<T>{};
+    for (int p = 0; p < kAtoms; p += W) transpose_stage<T, W / 2>(k_.alpha + p);
     const __mmask16 row = __mmask16((1u << width) - 1);
     for (int l = 0; l < transfer_.lanes(); ++l) {
       const int64_t k = transfer_.sample(l);
@@ -91,7 +93,7 @@ class ThresholdCoder {
       T value[kAtoms + W];
       int count = 0;
       for (int p = 0; p < kAtoms; p += W)
-        count += append_kept((__m512)alpha_[p + l], p, least[l], index + count, value + count);
+        count += append_kept((__m512)k_.alpha[p + l], p, least[l], index + count, value + count);
       const int ties = count > width ? count - width : 0;
       if (ties) drop_ties(count, width, least[l], index, value);
       _mm512_mask_storeu_epi32(task_.index + k * width, row, _mm512_loadu_si512(index));
@@ -106,7 +108,9 @@ class ThresholdCoder {
   const Shape s_;
   Arena<T> arena_;
   Transfer<T> transfer_;
-  Vec<T>*alpha_, *maxima_, *correlate_;
+  const AtomTables<T> atoms_;
+  const ThresholdScratch<T> k_;
+  Vec<T>* correlate_;
 };
 
 }  // namespace

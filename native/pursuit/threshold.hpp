@@ -1,7 +1,8 @@
 // Coding with orthonormal factors: the s largest correlations are the best code with s nonzeros.
 #pragma once
 
-#include "pursuit/select.hpp"
+#include "pursuit/residual.hpp"
+#include "pursuit/transfer.hpp"
 
 namespace kronlearn::KRONLEARN_SET {
 
@@ -68,38 +69,54 @@ class BlockMaxima {
   Vec<T> left_there_{};
 };
 
-// Codes a group of lanes. alpha holds α and is destroyed; maxima is scratch, one vector per block.
+// The memory of a group of lanes.
+template <class T>
+struct ThresholdScratch {
+  Vec<T>* alpha;     // (n1p, n2p): α, which is destroyed
+  Vec<T>* maxima;    // one for each block
+  Int<T>*row, *col;  // (width): the two sides of the selected atoms
+  Vec<T>* residual;  // scratch of exact_residual2
+};
+
+// ‖r‖² of a code without cancellation. If the factors are square, it is the sum of the squares of the other
+// correlations.
 template <class T, class Shape>
-KRONLEARN_INLINE void threshold(const Shape& s, Vec<T>* alpha, Vec<T>* maxima, Vec<T> energy,
-                                Vec<T> tol2, Int<T> active, int width, LaneCodes<T>& out) {
+__attribute__((noinline)) Vec<T> leftover2(const Shape& s, const AtomTables<T>& atoms,
+                                           const LaneState<T>& state,
+                                           const ThresholdScratch<T>& k) {
+  if ((int)s.n1 == (int)s.m1 && (int)s.n2 == (int)s.m2) return sum_of_squares<T>(s, k.alpha);
+  const LaneCodes<T>& out = state.out;
+  return exact_residual2<T>(atoms, state.y, out.slots, k.row, k.col, out.value, k.residual);
+}
+
+// Codes a group of lanes, given α in k.alpha.
+template <class T, class Shape>
+KRONLEARN_INLINE void threshold(const Shape& s, const AtomTables<T>& atoms, LaneState<T>& state,
+                                const ThresholdScratch<T>& k, int width) {
+  LaneCodes<T>& out = state.out;
+  const Vec<T> energy = state.energy, tol2 = state.tol2;
   const bool has_target = any<T>(tol2 >= T(0));
-  // ‖r‖² of the code with all atoms, zero if the factors are square.
-  const bool square = (int)s.n1 == (int)s.m1 && (int)s.n2 == (int)s.m2;
-  Vec<T> outside{};
-  if (!square) outside = max_of(energy - sum_of_squares<T>(s, alpha), Vec<T>{});
   Vec<T> r2 = energy;
-  out.nonzeros = Int<T>{};
-  out.slots = 0;
-  active &= r2 > tol2;
-  BlockMaxima<T, Shape> maximum(s, alpha, maxima);
+  Int<T> active = state.active & (r2 > tol2);
+  BlockMaxima<T, Shape> maximum(s, k.alpha, k.maxima);
   for (int step = 0; step < width; ++step) {
     const Winner<T> win = maximum.take();
     active &= win.strength > T(0);
     if (!any<T>(active)) break;
-    Int<T> i, j;
-    split_offset<T>(s, win.offset, i, j);
-    out.index[step] = active ? i * (int)s.n2 + j : splat_int<T>(kEmpty);
-    out.value[step] = win.alpha;
+    split_offset<T>(s, win.offset, k.row[step], k.col[step]);
+    const Int<T> atom = k.row[step] * (int)s.n2 + k.col[step];
+    out.index[step] = active ? atom : splat_int<T>(kEmpty);
+    out.value[step] = active ? win.alpha : Vec<T>{};
     out.nonzeros -= active;
     out.slots = step + 1;
     r2 -= active ? win.alpha * win.alpha : Vec<T>{};
     if (!has_target) continue;
     const Int<T> cancelled = active & (r2 < energy * kSuspectLeftover2<T>);
-    if (any<T>(cancelled)) r2 = cancelled ? outside + sum_of_squares<T>(s, alpha) : r2;
+    if (any<T>(cancelled)) r2 = cancelled ? leftover2(s, atoms, state, k) : r2;
     active &= r2 > tol2;
   }
   const Int<T> cancelled = r2 < energy * kSuspectLeftover2<T>;
-  if (!has_target && any<T>(cancelled)) r2 = cancelled ? outside + sum_of_squares<T>(s, alpha) : r2;
+  if (!has_target && any<T>(cancelled)) r2 = cancelled ? leftover2(s, atoms, state, k) : r2;
   out.residual2 = max_of(r2, Vec<T>{});
 }
 

@@ -365,7 +365,9 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
                 for state in states:
                     if state.n_iterations:
                         advance(state.history[-1].rmse)
-                    if self._stops(state, plan, engine.source):
+                    # A run that has converged stays so: resumed, it must not continue.
+                    stops = self._stops(state, plan, engine.source)
+                    if stops and state.stop_reason != "converged":
                         state = state._replace(stop_reason="callback")
                     if save is not None:
                         save(state)

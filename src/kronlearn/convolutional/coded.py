@@ -20,7 +20,7 @@ from kronlearn.core.instruction_sets import instruction_set
 
 __all__ = ["FAN_IN", "CodedImage", "CodedImages", "MapCoder", "add_up"]
 
-# Only nearly equal filters need more rounds than this.
+# Only very small penalties and nearly equal filters need more rounds than this.
 _MOST_ROUNDS = 1000
 
 #: Terms added at a time. It is the same for all engines, so that their sums have the same bits.
@@ -96,7 +96,8 @@ class CodedImage:
         if violation > coder.tol and rounds is None:
             warnings.warn(
                 f"After {_MOST_ROUNDS} rounds, gradients are {violation:.2g} times the penalty "
-                f"from optimal, more than tol={coder.tol:g}; some filters are nearly equal.",
+                f"from optimal, more than tol={coder.tol:g}: the penalty is very small for these "
+                "images (compare largest_penalty), or some filters are nearly equal.",
                 ConvergenceWarning,
                 stacklevel=3,
             )

@@ -22,7 +22,13 @@ from kronlearn.convolutional.coding import TOLERANCE, convolutional_code
 from kronlearn.convolutional.filters import STRUCTURES, ConvolutionalDictionary
 from kronlearn.convolutional.loop import Entry, Plan, Progress, State, learn, next_state
 from kronlearn.convolutional.maps import reconstruct
-from kronlearn.convolutional.padded import Images, number_of_channels, padded_images, scale_of
+from kronlearn.convolutional.padded import (
+    Images,
+    number_of_axes,
+    number_of_channels,
+    padded_images,
+    scale_of,
+)
 from kronlearn.convolutional.start import starting_filters
 from kronlearn.engines.selection import ENGINES, dask_client
 from kronlearn.engines.threads import resolve_n_jobs
@@ -55,8 +61,9 @@ class SeparableConvolutionalLearning(BaseEstimator):
         For "kronecker", the number of short filters of each axis, all of whose products are
         filters; for images with channels, the first number is that of the channels. For "separable"
         and "dense", the number of filters; a tuple stands for the product of its entries.
-    filter_shape : tuple of int, default (11, 11)
-        The size of a filter along each spatial axis; images must have as many axes.
+    filter_shape : int or tuple of int, default (11, 11)
+        The size of a filter along each spatial axis; images must have as many axes. A single number
+        applies to every spatial axis of the images.
     structure : {"kronecker", "separable", "dense"}, default "kronecker"
         Whether filters are all outer products of one short filter per axis, outer products that
         share no short filters, or free. 64 filters of 11 × 11 then consist of 176, 1,408 or 7,744
@@ -120,7 +127,9 @@ class SeparableConvolutionalLearning(BaseEstimator):
     """
 
     n_atoms: int | tuple[int, ...] = field(default=(8, 8), metadata={"check": positive_integers})
-    filter_shape: tuple[int, ...] = field(default=(11, 11), metadata={"check": positive_integers})
+    filter_shape: int | tuple[int, ...] = field(
+        default=(11, 11), metadata={"check": positive_integers}
+    )
     structure: str = one_of("kronecker", STRUCTURES)
     penalty: float = number(0.05, "(0, inf)")
     channel_axis: int | None = None
@@ -146,7 +155,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         X : array or list of arrays
             An image, or several of any shapes.
         y : None
-            Ignored.
+            Ignored; masks are refused, which belong in ``mask``.
         mask : array of bool or list of arrays, optional
             True where a pixel is missing.
 
@@ -170,6 +179,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         True
         """
         self._check_parameters()
+        _refuse_masks(y)
         images, plan = self._prepared(X, mask, self.init)
         self._n_seen = plan.n_known
         self._learn(self._start(images), images, plan)
@@ -183,7 +193,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         X : array or list of arrays
             An image, or several of any shapes.
         y : None
-            Ignored.
+            Ignored; masks are refused, which belong in ``mask``.
         mask : array of bool or list of arrays, optional
             True where a pixel is missing.
 
@@ -200,7 +210,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         >>> model.fit_transform(np.eye(20)).map_shape
         (24, 24)
         """
-        return self.fit(X, mask=mask).transform(X, mask=mask)
+        return self.fit(X, y, mask=mask).transform(X, mask=mask)
 
     def partial_fit(self, X: Images, y: None = None, *, mask: Images | None = None) -> Self:
         """Improve the filters with further images, which are coded once.
@@ -210,7 +220,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         X : array or list of arrays
             An image, or several.
         y : None
-            Ignored.
+            Ignored; masks are refused, which belong in ``mask``.
         mask : array of bool or list of arrays, optional
             True where a pixel is missing.
 
@@ -230,6 +240,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         2
         """
         self._check_parameters()
+        _refuse_masks(y)
         learned: ConvolutionalDictionary | None = getattr(self, "dictionary_", None)
         images, plan = self._prepared(X, mask, learned or self.init)
         if learned is None:
@@ -318,7 +329,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         X : array or list of arrays
             An image, or several.
         y : None
-            Ignored.
+            Ignored; masks are refused, which belong in ``mask``.
         mask : array of bool or list of arrays, optional
             True where a pixel is missing.
 
@@ -338,6 +349,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         {'n_atoms': 2}
         """
         check_is_fitted(self, "dictionary_")
+        _refuse_masks(y)
         images, plan = self._prepared(X, mask, self.dictionary_)
         coder = plan.coder(self.dictionary_, TOLERANCE)
         sums = CodedImages(images).mapped(CodedImage.coded, coder).total(CodedImage.sums)
@@ -364,18 +376,20 @@ class SeparableConvolutionalLearning(BaseEstimator):
 
         ``dictionary`` holds the filters to start from or to score, if there are any yet.
         """
-        shape = positive_integers("filter_shape", self.filter_shape)
         has_channels = self.channel_axis is not None
         if dictionary is not None:
             spatial = dictionary.filter_shape[int(dictionary.has_channels) :]
+            shape = self._spatial_shape(len(spatial))
             if (dictionary.structure, spatial) != (self.structure, shape):
                 raise ValueError(
                     f"structure={self.structure!r} and filter_shape={shape}, but the filters are "
                     f"{dictionary.structure} and have shape {spatial}."
                 )
             shape, has_channels = dictionary.filter_shape, dictionary.has_channels
-        elif self.channel_axis is not None:
-            shape = (number_of_channels(X, self.channel_axis, shape), *shape)
+        else:
+            shape = self._spatial_shape(number_of_axes(X) - has_channels)
+            if self.channel_axis is not None:
+                shape = (number_of_channels(X, self.channel_axis, shape), *shape)
         padded = padded_images(X, mask, shape, self.channel_axis, has_channels)
         scale = scale_of(padded)
         plan = Plan(
@@ -392,14 +406,20 @@ class SeparableConvolutionalLearning(BaseEstimator):
         """The filters to start from."""
         if self.init is not None:
             return self.init
+        has_channels = self.channel_axis is not None
         return starting_filters(
             self.n_atoms,
-            positive_integers("filter_shape", self.filter_shape),
+            self._spatial_shape(images[0].image.pixels.ndim - has_channels),
             self.structure,
             [image.image for image in images],
-            self.channel_axis is not None,
+            has_channels,
             random_numbers(self.random_state),
         )
+
+    def _spatial_shape(self, n_axes: int) -> tuple[int, ...]:
+        """The size of a filter along each spatial axis, for images with ``n_axes`` of them."""
+        shape = positive_integers("filter_shape", self.filter_shape)
+        return shape * max(n_axes, 1) if np.ndim(self.filter_shape) == 0 else shape
 
     def _learn(
         self, start: ConvolutionalDictionary, images: Sequence[CodedImage], plan: Plan
@@ -421,7 +441,9 @@ class SeparableConvolutionalLearning(BaseEstimator):
                 for state in states:
                     if state.n_iterations:
                         advance(state.history[-1].rmse)
-                    if self._callback_stops(state):
+                    # A run that has converged stays so: resumed, it must not continue.
+                    stops = self._callback_stops(state)
+                    if stops and state.stop_reason != "converged":
                         state = state._replace(stop_reason="callback")
                     self._save_if_due(state, problem)
                     if state.stop_reason is not None:
@@ -477,3 +499,10 @@ class SeparableConvolutionalLearning(BaseEstimator):
             name: list(column) for name, column in zip(Entry._fields, columns, strict=True)
         }
         self.n_iter_ = state.n_iterations
+
+
+def _refuse_masks(y: Any) -> None:
+    """Raise if ``y``, which is ignored, holds masks."""
+    arrays = y if isinstance(y, (list, tuple)) else [y]
+    if any(isinstance(array, np.ndarray) and array.dtype == bool for array in arrays):
+        raise TypeError("y holds booleans, but y is ignored; pass masks by name, as mask=….")

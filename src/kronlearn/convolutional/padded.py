@@ -14,8 +14,8 @@ from kronlearn.convolutional.filters import ConvolutionalDictionary
 from kronlearn.core.instruction_sets import instruction_set
 from kronlearn.core.numbers import real_array
 
-__all__ = ["Codes", "Images", "PaddedImage", "number_of_channels", "padded_images", "scale_of"]
-__all__ += ["synthesize"]
+__all__ = ["Codes", "Images", "PaddedImage", "number_of_axes", "number_of_channels"]
+__all__ += ["padded_images", "scale_of", "synthesize"]
 
 #: One image or several.
 Images = ArrayLike | Sequence[ArrayLike]
@@ -94,6 +94,12 @@ def padded_images(
         _padded(array, hidden, name, filter_shape, channel_axis)
         for array, hidden, name in zip(arrays, masks, names, strict=True)
     ]
+
+
+def number_of_axes(images: Images) -> int:
+    """The number of axes of the first image, channels included."""
+    first = _as_list(images)[0]
+    return first.ndim if isinstance(first, np.ndarray) else real_array(first, "The image").ndim
 
 
 def number_of_channels(images: Any, channel_axis: int, filter_shape: tuple[int, ...]) -> int:

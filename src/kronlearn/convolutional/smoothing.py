@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.fft import dctn, idctn
 
 from kronlearn.core.numbers import real_array
+from kronlearn.images.planes import warn_of_colours
 from kronlearn.parameters import check_number
 
 __all__ = ["lowpass"]
@@ -50,6 +51,8 @@ def lowpass(
     if array.size == 0 or not np.isfinite(array).all():
         raise ValueError("image must be finite and not empty; fill in missing pixels first.")
     check_number("strength", strength, "[0, inf)")
+    if channel_axis is None:
+        warn_of_colours(array.shape, stacklevel=3)
     axes = [a for a in range(array.ndim) if channel_axis is None or a != channel_axis % array.ndim]
     spectrum = dctn(array.astype(np.float64), axes=axes, norm="ortho")
     penalty = np.ones([1] * array.ndim)

@@ -225,11 +225,16 @@ def sample_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32 if single else np.float64)
 
 
-def raise_not_finite(samples: NDArray[Any], first: int, name: str = "Y") -> NoReturn:
+def raise_not_finite(
+    samples: NDArray[Any], first: int, name: str = "Y", weights: NDArray[Any] | None = None
+) -> NoReturn:
     """Raise the error that names the first sample that is not finite, or whose squares overflow.
 
     The caller has found that there is one among these samples; ``first`` is their first number.
+    Entries whose weight is zero may be anything.
     """
+    if weights is not None:
+        samples = np.where(weights.reshape(samples.shape) > 0, samples, samples.dtype.type(0))
     for k, sample in enumerate(samples):
         if not np.isfinite(sample).all():
             kind = "NaN" if np.isnan(sample).any() else "infinity"

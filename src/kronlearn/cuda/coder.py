@@ -99,7 +99,8 @@ class ChunkCoder:
         bad = int(self.gpu.download(self.first_bad)[0])
         if bad != NO_SAMPLE:
             sample = self.source.read(bad, bad + 1)
-            raise_not_finite(sample, self.source.first + bad, self.source.name)
+            weights = self.coder.of_rows(slice(bad, bad + 1)).weights
+            raise_not_finite(sample, self.source.first + bad, self.source.name, weights)
 
     def _code_any_shape(self, task: Any, dtype: np.dtype[Any]) -> None:
         """Launch the general kernel with arithmetic of this dtype."""

@@ -149,7 +149,9 @@ def pass_over(
             raise
     if not_finite >= 0:
         sample = start + not_finite
-        raise_not_finite(source.read(sample, sample + 1), source.first + sample, source.name)
+        weights = task.coder.of_rows(slice(sample, sample + 1)).weights
+        read = source.read(sample, sample + 1)
+        raise_not_finite(read, source.first + sample, source.name, weights)
     return (residuals, samples), codes
 
 

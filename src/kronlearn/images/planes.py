@@ -28,6 +28,7 @@ __all__ = [
     "from_channels",
     "like_input",
     "to_channels",
+    "warn_of_colours",
 ]
 
 Float32 = NDArray[np.float32]
@@ -83,15 +84,21 @@ def _channels(array: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
         )
     if array.ndim < (1 if channel_axis is None else 2) or array.size == 0:
         raise ValueError(f"image has shape {array.shape}; it has no pixels or no spatial axis.")
-    looks_like_colours = array.ndim == 3 and array.shape[-1] in (3, 4) and min(array.shape[:2]) > 4
-    if channel_axis is None and looks_like_colours:
+    if channel_axis is None:
+        # The caller of the public function that called to_channels.
+        warn_of_colours(array.shape, stacklevel=5)
+        return array[None]
+    return np.moveaxis(array, channel_axis, 0)
+
+
+def warn_of_colours(shape: tuple[int, ...], stacklevel: int) -> None:
+    """Warn if an image of this shape without a channel axis looks like one with colours."""
+    if len(shape) == 3 and shape[-1] in (3, 4) and min(shape[:2]) > 4:
         warnings.warn(
-            f"image has shape {array.shape} and is taken for a volume; pass channel_axis=-1 if its "
-            "last axis holds colours.",
-            # The caller of the public function that called to_channels.
-            stacklevel=4,
+            f"image has shape {shape} and is taken for a volume; pass channel_axis=-1 if its last "
+            "axis holds colours.",
+            stacklevel=stacklevel,
         )
-    return array[None] if channel_axis is None else np.moveaxis(array, channel_axis, 0)
 
 
 def contents_of(channels: NDArray[Any], gpu: Gpu | None = None) -> list[Contents]:

@@ -47,6 +47,15 @@ class DictionaryDisplay(MosaicDisplay):
 
     dictionary: Dictionary
 
+    def __init__(self, dictionary: Dictionary) -> None:
+        if not isinstance(dictionary, Dictionary):
+            raise TypeError(
+                f"DictionaryDisplay cannot draw a {type(dictionary).__name__}; pass a "
+                "KroneckerDictionary or KroneckerSumDictionary, or draw a ConvolutionalDictionary "
+                "with FiltersDisplay."
+            )
+        super().__init__(dictionary)
+
     def _title(self) -> str:
         d = self.dictionary
         patch, atoms = (" × ".join(map(str, sizes)) for sizes in (d.patch_shape, d.n_atoms))

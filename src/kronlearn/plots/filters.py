@@ -41,6 +41,12 @@ class FiltersDisplay(MosaicDisplay):
     """
 
     def __init__(self, dictionary: ConvolutionalDictionary) -> None:
+        if not isinstance(dictionary, ConvolutionalDictionary):
+            raise TypeError(
+                f"FiltersDisplay cannot draw a {type(dictionary).__name__}; pass a "
+                "ConvolutionalDictionary, or draw a KroneckerDictionary or KroneckerSumDictionary "
+                "with DictionaryDisplay."
+            )
         if len(dictionary.filter_shape) - dictionary.has_channels != 2:
             raise ValueError(
                 f"Filters of {dictionary.filter_shape} are not two-dimensional; draw their factors."

@@ -130,7 +130,7 @@ class SampleCoder {
     } else {
       correlate(team, shape, tables.factors, y, pursuit_.alpha, correlate_);
       if (method_ == kThreshold) {
-        threshold(team, shape, pursuit_.alpha, energy, tol2, width_, code);
+        threshold(team, shape, tables, pursuit_.alpha, y, energy, tol2, width_, code);
         return false;
       }
       if (method_ == kOls)

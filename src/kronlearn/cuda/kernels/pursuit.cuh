@@ -40,6 +40,10 @@ class PursuitSteps {
     code_.nonzeros = 0;
     code_.residual2 = energy_;
     doubtful_ = sizeof(T) == 4 && tol2_ >= T(0) && tol2_ < energy_ * T(kTrustedTarget2);
+    // Once the residual is rounding, α / √ν is large for atoms that are nearly combinations of the selected
+    // ones, and each of these that is selected makes the next one worse.
+    const T rounding = energy_ * (kNoCorrelation<T> * kNoCorrelation<T>);
+    if (sizeof(T) == 8 && tol2_ < rounding) tol2_ = rounding;
     if (code_.residual2 > tol2_)
       while (select()) self().update();
     const bool suspect =
@@ -54,7 +58,8 @@ class PursuitSteps {
   const Tables<T>& tables_;
   const PursuitScratch<T>& k_;
   const T* y_;
-  const T energy_, tol2_;
+  const T energy_;
+  T tol2_;
   const int width_;
   Code<T>& code_;
   T a_ = 0;
@@ -95,7 +100,16 @@ class PursuitSteps {
     code_.nonzeros = step + 1;
     code_.residual2 -= a_ * a_;
     if (tol2_ >= T(0)) {
-      if (code_.residual2 < energy_ * kSuspectResidual2<T>) check_residual();
+      const T before = code_.residual2 + a_ * a_;
+      const bool suspect = code_.residual2 < energy_ * kSuspectResidual2<T> ||
+                           (sizeof(T) == 8 && norm2 < kSuspectNorm2<T>);
+      if (suspect) check_residual();
+      if (sizeof(T) == 8 && suspect && !(code_.residual2 < before)) {
+        // Rounding has kept the atom from lowering the residual.
+        --code_.nonzeros;
+        check_residual();
+        return false;
+      }
       if (!(code_.residual2 > tol2_)) return false;
     }
     return step + 1 < width_;

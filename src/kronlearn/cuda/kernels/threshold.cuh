@@ -5,16 +5,24 @@
 
 namespace kronlearn {
 
+// ‖r‖² of a code without cancellation. If the factors are square, it is the sum of the squares of the other
+// correlations.
+template <class T>
+KRONLEARN_DEVICE T leftover2(Team team, const Shape& s, const Tables<T>& tables, const T* alpha,
+                             const T* y, const Code<T>& code) {
+  if (s.n1 == s.m1 && s.n2 == s.m2) return dot(team, s.atoms(), alpha, alpha);
+  T sum = 0;
+  for (int e = team.lane; e < s.features(); e += Team::kSize) {
+    const T r = residual_entry(s, tables, y, code, e);
+    sum += r * r;
+  }
+  return team.sum(sum);
+}
+
 // alpha holds the correlations and is overwritten.
 template <class T>
-KRONLEARN_DEVICE void threshold(Team team, const Shape& s, T* alpha, T energy, T tol2, int width,
-                                Code<T>& code) {
-  // The energy that no atom can represent; zero if the factors are square.
-  T outside = 0;
-  if (s.n1 != s.m1 || s.n2 != s.m2) {
-    outside = energy - dot(team, s.atoms(), alpha, alpha);
-    if (outside < T(0)) outside = T(0);
-  }
+KRONLEARN_DEVICE void threshold(Team team, const Shape& s, const Tables<T>& tables, T* alpha, const T* y,
+                                T energy, T tol2, int width, Code<T>& code) {
   code.nonzeros = 0;
   code.residual2 = energy;
   while (code.nonzeros < width && code.residual2 > tol2) {
@@ -30,10 +38,10 @@ KRONLEARN_DEVICE void threshold(Team team, const Shape& s, T* alpha, T energy, T
     ++code.nonzeros;
     code.residual2 -= win.alpha * win.alpha;
     if (tol2 >= T(0) && code.residual2 < energy * kSuspectLeftover2<T>)
-      code.residual2 = outside + dot(team, s.atoms(), alpha, alpha);
+      code.residual2 = leftover2(team, s, tables, alpha, y, code);
   }
   if (tol2 < T(0) && code.residual2 < energy * kSuspectLeftover2<T>)
-    code.residual2 = outside + dot(team, s.atoms(), alpha, alpha);
+    code.residual2 = leftover2(team, s, tables, alpha, y, code);
   if (code.residual2 < T(0)) code.residual2 = T(0);
 }
 
