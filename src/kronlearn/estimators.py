@@ -36,6 +36,7 @@ from kronlearn.parameters import (
     positive_integers,
     random_numbers,
 )
+from kronlearn.progress import checkpoint_is_due
 
 __all__ = ["KroneckerDictionaryLearning"]
 
@@ -414,6 +415,5 @@ class KroneckerDictionaryLearning(DictionaryLearner):
 
     def _save(self, problem: dict[str, Any], state: State) -> None:
         """Write the checkpoint if there is one and it is due."""
-        due = state.n_iterations % self.checkpoint_every == 0
-        if self.checkpoint is not None and (due or state.stop_reason is not None):
+        if self.checkpoint is not None and checkpoint_is_due(state, self.checkpoint_every):
             save_state(self.checkpoint, state, problem)

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from kronlearn.engines.samples import Samples, array_in_memory, source_of, weigh
 from kronlearn.engines.threads import Threads, default_block_size, resolve_n_jobs
 from kronlearn.io.arrays import dask_array
 from kronlearn.parameters import check_declared, mode_sizes
-from kronlearn.progress import progress_bar
+from kronlearn.progress import followed, history_columns, progress_bar
 
 __all__ = ["DictionaryLearner", "Progress"]
 
@@ -362,17 +363,9 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
                 progress_bar(self.verbose, plan.max_iter, state.n_iterations) as advance,
             ):
                 states = learn(engine, state, plan, self._iterate)
-                for state in states:
-                    if state.n_iterations:
-                        advance(state.history[-1].rmse)
-                    # A run that has converged stays so: resumed, it must not continue.
-                    stops = self._stops(state, plan, engine.source)
-                    if stops and state.stop_reason != "converged":
-                        state = state._replace(stop_reason="callback")
-                    if save is not None:
-                        save(state)
-                    if state.stop_reason is not None:
-                        break
+                stops = partial(self._stops, plan, engine.source)
+                for latest in followed(states, advance, stops, save):
+                    state = latest
             reason = state.stop_reason or "max_iter"
         finally:
             if state.history:
@@ -380,7 +373,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
                 self.stop_reason_ = reason
         return state
 
-    def _stops(self, state: State, plan: Plan, source: Source) -> bool:
+    def _stops(self, plan: Plan, source: Source, state: State) -> bool:
         """Call the callback, if any; return whether it asks to stop."""
         if self.callback is None:
             return False
@@ -393,10 +386,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def _record(self, state: State, plan: Plan, source: Source) -> None:
         """Adopt the best dictionary of a run as the fitted model, with the run's history."""
         self._adopt(plan.with_all_terms(state.best), source)
-        columns = zip(*state.history, strict=True)
-        self.history_ = {
-            name: list(column) for name, column in zip(Entry._fields, columns, strict=True)
-        }
+        self.history_ = history_columns(Entry._fields, state.history)
         self.n_iter_ = state.n_iterations
 
     def _adopt(self, dictionary: Dictionary, source: Source) -> None:
@@ -427,7 +417,7 @@ class DictionaryLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             self.dictionary_ = updated.astype(source.dtype)
         else:
             self._adopt(iteration.dictionary, source)
-            self.history_, self.n_iter_ = {name: [] for name in Entry._fields}, 0
+            self.history_, self.n_iter_ = history_columns(Entry._fields, []), 0
         before = self.history_["seconds"][-1] if self.n_iter_ else 0.0
         entry = Entry(
             rmse_of(source, iteration.residual),

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -41,7 +42,7 @@ from kronlearn.parameters import (
     positive_integers,
     random_numbers,
 )
-from kronlearn.progress import progress_bar
+from kronlearn.progress import checkpoint_is_due, followed, history_columns, progress_bar
 
 __all__ = ["SeparableConvolutionalLearning"]
 
@@ -245,7 +246,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         images, plan = self._prepared(X, mask, learned or self.init)
         if learned is None:
             self._n_seen, self.n_iter_ = 0, 0
-            self.history_: dict[str, list[float]] = {name: [] for name in Entry._fields}
+            self.history_ = history_columns(Entry._fields, [])
         state = State(learned or self._start(images), CodedImages(images))
         self._n_seen += plan.n_known
         seconds_before = self.history_["seconds"][-1] if self.n_iter_ else 0.0
@@ -437,17 +438,9 @@ class SeparableConvolutionalLearning(BaseEstimator):
         reason = "interrupted"
         try:
             with progress_bar(self.verbose, plan.max_iter, state.n_iterations) as advance:
-                states = learn(state, plan)
-                for state in states:
-                    if state.n_iterations:
-                        advance(state.history[-1].rmse)
-                    # A run that has converged stays so: resumed, it must not continue.
-                    stops = self._callback_stops(state)
-                    if stops and state.stop_reason != "converged":
-                        state = state._replace(stop_reason="callback")
-                    self._save_if_due(state, problem)
-                    if state.stop_reason is not None:
-                        break
+                save = partial(self._save, problem)
+                for latest in followed(learn(state, plan), advance, self._stops, save):
+                    state = latest
             reason = state.stop_reason or "max_iter"
         finally:
             if state.history:
@@ -461,18 +454,17 @@ class SeparableConvolutionalLearning(BaseEstimator):
                 stacklevel=3,
             )
 
-    def _callback_stops(self, state: State) -> bool:
-        """Call the callback, if any, with the progress made; whether it asks to stop."""
+    def _stops(self, state: State) -> bool:
+        """Call the callback, if any; return whether it asks to stop."""
         if self.callback is None:
             return False
         assert state.passed is not None
         entry = state.history[-1]._asdict()
         return bool(self.callback(Progress(state.n_iterations, **entry, dictionary=state.passed)))
 
-    def _save_if_due(self, state: State, problem: dict[str, Any]) -> None:
-        """Write the checkpoint every few iterations and at the end."""
-        due = state.n_iterations % self.checkpoint_every == 0
-        if self.checkpoint is not None and (due or state.stop_reason is not None):
+    def _save(self, problem: dict[str, Any], state: State) -> None:
+        """Write the checkpoint if there is one and it is due."""
+        if self.checkpoint is not None and checkpoint_is_due(state, self.checkpoint_every):
             save_state(self.checkpoint, state, problem)
 
     def _problem(
@@ -494,10 +486,7 @@ class SeparableConvolutionalLearning(BaseEstimator):
         """Make the filters of the last pass the fitted ones, and the run's history the model's."""
         assert state.passed is not None
         self.dictionary_ = state.passed
-        columns = zip(*state.history, strict=True)
-        self.history_ = {
-            name: list(column) for name, column in zip(Entry._fields, columns, strict=True)
-        }
+        self.history_ = history_columns(Entry._fields, state.history)
         self.n_iter_ = state.n_iterations
 
 
