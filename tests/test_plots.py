@@ -237,6 +237,19 @@ def test_filters_are_drawn_by_their_factors_and_gaps_stay_empty():
         kl.plots.FiltersDisplay(kl.convolutional.ConvolutionalDictionary([np.eye(3)]))
 
 
+def test_filters_with_three_channels_are_drawn_in_colour():
+    factors = [np.eye(3)[:, 1:2], np.eye(4)[:, :2], -np.eye(5)[:, :2]]
+    d = kl.convolutional.ConvolutionalDictionary(factors, has_channels=True)
+    display = kl.plots.FiltersDisplay(d).plot()
+    canvas = display.mosaic()
+    assert canvas.shape == (1 + 2 * 5, 1 + 2 * 6, 3)
+    assert canvas[1, 1].tolist() == [0, -1, 0]
+    assert np.isnan(canvas[0]).all()
+    picture = display.ax_.images[0].get_array()
+    assert picture[1, 1].tolist() == [0.5, 0, 0.5]
+    assert not np.isnan(picture).any()
+
+
 def test_each_display_names_the_one_for_the_other_kind_of_dictionary():
     filters = kl.convolutional.ConvolutionalDictionary([np.eye(5)[:, :3], np.eye(5)[:, :2]])
     with pytest.raises(TypeError, match="a ConvolutionalDictionary with FiltersDisplay"):

@@ -17,7 +17,8 @@ class FiltersDisplay(MosaicDisplay):
     """A mosaic of two-dimensional filters, each scaled to its own largest magnitude.
 
     Kronecker filters are arranged by their factors: the filters in a row share their vertical
-    factor, those in a column their horizontal one. Only the first channel of filters is drawn.
+    factor, those in a column their horizontal one. Filters with three channels are drawn in
+    colour, with grey for zero; of any other number of channels, the first is drawn.
 
     Parameters
     ----------
@@ -62,7 +63,7 @@ class FiltersDisplay(MosaicDisplay):
 
         Returns
         -------
-        array of shape (height, width)
+        array of shape (height, width), or (height, width, 3) in colour
             Values in [-1, 1], one pixel for each entry, NaN in the gaps.
 
         Examples
@@ -70,12 +71,17 @@ class FiltersDisplay(MosaicDisplay):
         See :class:`FiltersDisplay`.
         """
         d = self.dictionary
-        filters = d.filters[:, 0] if d.has_channels else d.filters
+        filters = d.filters if d.has_channels else d.filters[:, None]
+        if len(filters[0]) != 3:
+            filters = filters[:, :1]
         columns = (
             d.factors[-1].shape[1] if d.structure == "kronecker" else round(len(filters) ** 0.5)
         )
         missing = -len(filters) % columns
-        filters = scaled_to_one(np.moveaxis(filters, 0, -1), axis=(0, 1))
-        filters = np.pad(filters, [(0, 0), (0, 0), (0, missing)], constant_values=np.nan)
-        grid = tiled(filters.reshape(*filters.shape[:2], -1, columns))
-        return np.pad(grid, ((1, 0), (1, 0)), constant_values=np.nan)
+        filters = scaled_to_one(np.moveaxis(filters, 0, -1), axis=(0, 1, 2))
+        filters = np.pad(filters, [(0, 0)] * 3 + [(0, missing)], constant_values=np.nan)
+        channels = [
+            tiled(channel.reshape(*d.filter_shape[-2:], -1, columns)) for channel in filters
+        ]
+        grid = np.pad(np.stack(channels, -1), [(1, 0), (1, 0), (0, 0)], constant_values=np.nan)
+        return grid if len(channels) == 3 else grid[..., 0]

@@ -31,7 +31,7 @@ class MosaicDisplay(ABC):
 
     @abstractmethod
     def mosaic(self) -> NDArray[Any]:
-        """Return the picture as an array with values in [-1, 1], NaN in the gaps."""
+        """Return the picture, grey or RGB, as an array with values in [-1, 1], NaN in the gaps."""
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: Axes | None = None, cmap: str = "gray") -> Self:
@@ -44,7 +44,7 @@ class MosaicDisplay(ABC):
         ax : matplotlib axes, optional
             Where to draw; by default in a new figure.
         cmap : str, default "gray"
-            A colormap; its middle stands for zero.
+            A colormap; its middle stands for zero. Filters of RGB images are drawn in colour.
 
         Returns
         -------
@@ -77,7 +77,7 @@ class MosaicDisplay(ABC):
         ax : matplotlib axes, optional
             Where to draw; by default in a new figure.
         cmap : str, default "gray"
-            A colormap; its middle stands for zero.
+            A colormap; its middle stands for zero. Filters of RGB images are drawn in colour.
 
         Returns
         -------
@@ -93,16 +93,18 @@ class MosaicDisplay(ABC):
         >>> display.figure_ is display.ax_.figure
         True
         """
-        from matplotlib import colormaps
+        from matplotlib import colormaps, colors
 
         picture = self.mosaic()
-        rows, columns = picture.shape
+        rows, columns = picture.shape[:2]
         # The title needs some room above the picture.
         size = 6.4, float(np.clip(6.4 * rows / columns, 1, 12)) + 0.6
         (self.ax_,) = prepare_axes(None if ax is None else [ax], 1, size)
         self.ax_.set_axis_off()
-        colors = colormaps[cmap].with_extremes(bad=_GAP_COLOR)
-        self.ax_.imshow(picture, cmap=colors, vmin=-1, vmax=1)
+        if picture.ndim == 3:
+            picture = np.where(np.isnan(picture), colors.to_rgb(_GAP_COLOR), (picture + 1) / 2)
+        greys = colormaps[cmap].with_extremes(bad=_GAP_COLOR)
+        self.ax_.imshow(picture, cmap=greys, vmin=-1, vmax=1)
         self.ax_.set_title(self._title(), fontsize="medium")
         self.figure_ = self.ax_.figure
         return self
