@@ -107,7 +107,9 @@ def denoise(
         the image is copied to the host only if there is a ``mask`` or a map of ``sigma``.
     sigma : float, sequence of float or array, optional
         The standard deviation of the noise in the image's own units: one number, one for each
-        channel, or a map of the image's shape. Estimated by default.
+        channel, or a map of the image's shape. Noise that is given is independent from channel to
+        channel. By default it is estimated, and noise that channels have in common (unless there
+        is a ``mask``) is taken into account.
     mask : array of bool, optional
         True where a pixel is missing, in the image's spatial shape or the image's shape. Missing
         pixels may have any value; :func:`inpaint` fills them in first.

@@ -164,8 +164,8 @@ class Planes:
 
     ``pixels`` is float32 (C, *spatial): the channels ``indices`` of an image, each as
     ``(channel − mean) / scale``, in the basis (C, C) of their principal components, strongest
-    first. Noise of standard deviation ``scale`` in every channel has standard deviation one in
-    every plane.
+    first. Independent noise of standard deviation ``scale`` in every channel has standard deviation
+    one in every plane.
     """
 
     pixels: Float32
@@ -203,6 +203,12 @@ class Planes:
             basis = _principal_components(pixels, gpu)
             _rotate(pixels, basis.T, gpu)
         return cls(pixels, indices, means, scales, basis, gpu)
+
+    def rescale(self, deviations: Sequence[float]) -> None:
+        """Divide planes by the standard deviations of their noise, which are not zero."""
+        for plane, deviation in zip(self.pixels, deviations, strict=True):
+            plane /= np.float32(deviation)
+        self.basis = self.basis * deviations
 
     def project(self, channels: Float32) -> Float32:
         """Return other channels (C, *spatial) as planes with the same means, scales and basis."""
