@@ -103,6 +103,17 @@ def test_magnitudes_are_denoised_better_than_as_gaussian_noise():
     assert error(found.image, clean) < 0.6 * error(denoise(image, 25, n_jobs=2), clean)
 
 
+WAVES = 1 + 0.8 * np.sin(np.arange(96) / 11) * np.cos(np.arange(96)[:, None] / 13)
+
+
+@pytest.mark.parametrize("sigma", [0.25, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("border", [0, 40])
+def test_sigma_of_magnitudes_is_estimated_where_noise_is_as_strong_as_the_signal(sigma, border):
+    image = np.pad(magnitudes_of(WAVES, sigma), border)
+    found = denoise(image, noise="rician", quality="dictionary", max_iter=1, full=True)
+    assert found.sigma == pytest.approx(sigma, rel=0.07)
+
+
 @pytest.mark.parametrize("noise", ["poisson", "poisson-gaussian", "rician"])
 @pytest.mark.parametrize(
     ("shape", "channel_axis", "dtype"),

@@ -47,6 +47,9 @@ _MIN_GAIN = 1 / 300
 _FITS = 20
 # The line of variances against means is fitted to this quantile: structure only adds to variances.
 _QUANTILE = 0.3
+# Magnitudes have a mean square of at least 2σ². Its smallest value over blocks of 2^8 pixels or
+# more is a little smaller by chance. Sigma is lowered by at most a quarter to respect it.
+_BLOCK_HALVINGS, _BY_CHANCE, _LEAST_SHARE = 8, 1.03, 0.75
 
 
 @dataclass(frozen=True)
@@ -331,4 +334,20 @@ def _rician_sigma(channel: NDArray[Any], gpu: Gpu | None) -> float:
     for _ in range(_FITS if sigma > 0 else 0):
         stable = RicianNoise(sigma).forward(channel)
         sigma *= sigma_of_channel(stable, contents_of(stable[None], gpu)[0], gpu)
-    return sigma
+    if sigma == 0:
+        return sigma
+    # Where noise is about as strong as the signal, its variance hardly depends on sigma.
+    return sigma * min(1.0, max(_darkest(channel / np.float64(sigma)), _LEAST_SHARE))
+
+
+def _darkest(magnitudes: NDArray[Any]) -> float:
+    """Return the sigma that would explain the darkest block of magnitudes without any signal.
+
+    Zeros, with which images are padded, do not count.
+    """
+    squares = np.square(magnitudes)[None]
+    counts, axes = squares > 0, range(1, squares.ndim)
+    for _ in range(math.ceil(_BLOCK_HALVINGS / len(axes))):
+        squares, counts = sum_pairs(squares, axes), sum_pairs(counts, axes)
+    full = 2 * counts > counts.max()
+    return _BY_CHANCE * math.sqrt(float((squares[full] / counts[full]).min()) / 2)
