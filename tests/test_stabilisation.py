@@ -106,6 +106,14 @@ def test_magnitudes_are_denoised_better_than_as_gaussian_noise():
 WAVES = 1 + 0.8 * np.sin(np.arange(96) / 11) * np.cos(np.arange(96)[:, None] / 13)
 
 
+@pytest.mark.parametrize("peak", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("quality", ["fast", "default"])
+def test_few_counts_keep_their_mean(peak, quality):
+    image = counts_of(np.dstack([WAVES, WAVES.T / 2]), peak)
+    found = denoise(image, noise="poisson", noise_gain=1.0, quality=quality, channel_axis=-1)
+    np.testing.assert_allclose(found.mean(axis=(0, 1)), image.mean(axis=(0, 1)), rtol=0.002)
+
+
 @pytest.mark.parametrize("sigma", [0.25, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("border", [0, 40])
 def test_sigma_of_magnitudes_is_estimated_where_noise_is_as_strong_as_the_signal(sigma, border):

@@ -18,7 +18,7 @@ from kronlearn.cuda.device import Gpu
 from kronlearn.images.gaussian import GaussianDenoiser
 from kronlearn.images.groups import EFFORTS, refine
 from kronlearn.images.noise import means_and_variances, sigma_of_channel
-from kronlearn.images.planes import Float32, Planes, array_module, contents_of
+from kronlearn.images.planes import Float32, Planes, array_module, contents_of, contiguous
 from kronlearn.images.pyramid import axes_to_halve, interpolate, sum_pairs
 from kronlearn.io.conversion import in_range
 
@@ -37,6 +37,8 @@ _NEEDED_WITH_MASK = {
 _FEW_COUNTS = 16.0
 # Fewer say little about the noise, and less about the image without a guide.
 _VERY_FEW_COUNTS = 1.5
+# The mean of results for few counts is corrected by at most this fraction.
+_TOO_DARK = 0.1
 # The possible error of an estimate of zero counts.
 _MIN_COUNT = 0.01
 # Tables are continued to here as straight lines.
@@ -265,7 +267,16 @@ def _filtered_at_guide(
         images = planes.pixels, planes.project(start)
         pixels = refine(*images, effort, workers, on_share, n_matched=1, share=share)
     planes.restore(pixels, stable)
-    return np.maximum(guide + (stable - start) / slope, 0)
+    result = np.maximum(guide + (stable - start) / slope, 0)
+    # The guide contains some of the noise that its tangents weight, so that results are a little
+    # too dark: they get the mean of the channel.
+    axes = tuple(range(1, result.ndim))
+    means, wanted = (
+        np.mean(contiguous(array), axis=axes, dtype=np.float64, keepdims=True)
+        for array in (result, channels)
+    )
+    factors = wanted / np.maximum(means, np.finfo(np.float32).tiny)
+    return result * np.clip(factors, 1 - _TOO_DARK, 1 + _TOO_DARK).astype(np.float32)
 
 
 def _n_counts(channels: NDArray[Any], models: Sequence[Any]) -> float:
