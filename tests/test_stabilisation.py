@@ -162,6 +162,22 @@ def test_neither_the_number_of_threads_nor_the_unit_matters():
     np.testing.assert_allclose(scaled * 2.0**20, found, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("noise", ["poisson", "poisson-gaussian", "rician"])
+@pytest.mark.parametrize("scale", [2.0**170, 2.0**-170, 2.0**900, 2.0**-900])
+def test_images_of_any_magnitude_are_denoised_in_the_same_way(noise, scale):
+    image = counts_of(photograph("camera")[:48, :48], 30).astype(np.float64)
+    options = {"noise": noise, "max_iter": 2, "quality": "fast", "full": True}
+    expected = denoise(image, **options)
+    found = denoise(scale * image, **options)
+    np.testing.assert_allclose(found.image / scale, expected.image, rtol=1e-3, atol=1e-2)
+    assert found.sigma / scale == pytest.approx(expected.sigma, rel=1e-6)
+    if noise != "rician":
+        gains = [result.settings["noise_gain"] for result in (found, expected)]
+        assert gains[0] / scale == pytest.approx(gains[1], rel=1e-6)
+        given = denoise(scale * image, **options, noise_gain=gains[0])
+        np.testing.assert_allclose(given.image, found.image, rtol=1e-3, atol=1e-2 * scale)
+
+
 @pytest.mark.parametrize(
     ("noise", "sigma"), [("poisson", None), ("poisson-gaussian", 0.5), ("rician", None)]
 )

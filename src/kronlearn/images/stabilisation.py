@@ -15,6 +15,7 @@ from scipy.optimize import nnls
 from scipy.special import ive
 
 from kronlearn.cuda.device import Gpu
+from kronlearn.cuda.pixels import Contents
 from kronlearn.images.gaussian import GaussianDenoiser
 from kronlearn.images.groups import EFFORTS, refine
 from kronlearn.images.noise import means_and_variances, sigma_of_channel
@@ -39,6 +40,9 @@ _FEW_COUNTS = 16.0
 _VERY_FEW_COUNTS = 1.5
 # The mean of results for few counts is corrected by at most this fraction.
 _TOO_DARK = 0.1
+# Images whose largest pixel is not between these are scaled: squares in single precision would
+# overflow or underflow.
+_USUAL = 1e-15, 1e15
 # The possible error of an estimate of zero counts.
 _MIN_COUNT = 0.01
 # Tables are continued to here as straight lines.
@@ -200,26 +204,41 @@ def denoise_stabilised(
     if there is no noise.
     """
     gpu = denoiser.workers.gpu
-    lowest = min(contents.low for contents in contents_of(channels, gpu))
+    contents = contents_of(channels, gpu)
+    lowest = min(channel.low for channel in contents)
     if noise in ("poisson", "rician") and lowest < 0:
         raise ValueError(
             f"noise={noise!r} leaves no negative values, but the image goes down to {lowest:g}; "
             "subtract its offset"
             + (', or pass noise="poisson-gaussian".' if noise == "poisson" else ".")
         )
+    unit = _unit_of(contents)
+    scaled = channels
+    if unit != 1:
+        scaled = channels.astype(np.float64) / unit
+        sigma, noise_gain = (None if x is None else float(x) / unit for x in (sigma, noise_gain))
     with denoiser.log.stage("noise"):
-        models = _noise_models(channels, noise, sigma, noise_gain, gpu)
+        models = _noise_models(scaled, noise, sigma, noise_gain, gpu)
     if models:
         result = array_module(channels, gpu).empty(channels.shape, channels.dtype)
-        for k, channel in enumerate(_denoised(denoiser, channels, models)):
-            result[k] = in_range(channel, channels.dtype)
+        for k, channel in enumerate(_denoised(denoiser, scaled, models)):
+            values = channel if unit == 1 else channel.astype(np.float64) * unit
+            result[k] = in_range(values, channels.dtype)
     else:
         result = channels.copy()
     denoiser.settings["noise"] = noise
-    gains = [model.gain for model in models if isinstance(model, CountNoise)]
+    gains = [model.gain * unit for model in models if isinstance(model, CountNoise)]
     if gains:
         denoiser.settings["noise_gain"] = tuple(gains) if denoiser.has_channels else gains[0]
-    return result, [model.sigma for model in models] or [0.0] * len(channels)
+    return result, [model.sigma * unit for model in models] or [0.0] * len(channels)
+
+
+def _unit_of(contents: Sequence[Contents]) -> float:
+    """Return one or, where single precision does not suffice, a power of two near the maximum."""
+    largest = max(max(abs(channel.low), abs(channel.high)) for channel in contents)
+    if largest == 0 or _USUAL[0] < largest < _USUAL[1]:
+        return 1.0
+    return 2.0 ** max(math.floor(math.log2(largest)), -1022)
 
 
 def _denoised(denoiser: GaussianDenoiser, channels: NDArray[Any], models: Sequence[Any]) -> Float32:
