@@ -241,6 +241,21 @@ def test_the_search_for_artefacts_leaves_values_next_to_missing_ones_alone(gap):
     assert rms((found.cube - clean)[~missing]) < 1.1 * rms((without.cube - clean)[~missing])
 
 
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("artefacts", [False, True])
+def test_results_in_double_precision_have_the_same_bits_for_any_memory_order(gaps, artefacts):
+    _, noisy = noisy_scene(20.0, np.float64)
+    if gaps:
+        noisy[50:54, 3:9] = noisy[3, :, 7] = NODATA
+    options = {"nodata": NODATA, "artefacts": artefacts, "quality": "fast", "full": True}
+    expected = denoise(noisy, band_axis=2, **options)
+    for order in ((2, 0, 1), (0, 2, 1), (2, 1, 0)):
+        stored = np.ascontiguousarray(noisy.transpose(order)).transpose(np.argsort(order))
+        found = denoise(stored, band_axis=2, **options)
+        np.testing.assert_array_equal(found.sigma, expected.sigma)
+        np.testing.assert_array_equal(found.cube, expected.cube)
+
+
 def test_repairs_have_the_same_bits_for_any_number_of_threads_and_rows_read(monkeypatch):
     _, noisy = noisy_scene(20.0)
     spoilt = with_stripes_and_dead_pixels(noisy, 80)

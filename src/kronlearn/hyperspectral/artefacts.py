@@ -173,7 +173,7 @@ def find_artefacts(cube: Cube, used: Mask, n_threads: int) -> Artefacts | None:
 def _predictions(cube: Cube, bands: NDArray[np.intp]) -> Artefacts:
     """Learn how bands predict each other, from tiles all over the cube; offsets are zero."""
     n = len(bands)
-    tiles = _tiles(cube)[..., bands]
+    tiles = np.ascontiguousarray(_tiles(cube)[..., bands])
     pixels = tiles.reshape(-1, n)
     # A band without data in these pixels gets a zero, so that it has a median.
     pixels[0, np.isnan(_subset(pixels)).all(axis=0)] = 0
