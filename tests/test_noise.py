@@ -139,6 +139,23 @@ def test_correlated_noise_gives_a_warning(clean):
         kl.images.denoise(noisy, quality="dictionary", dictionary=[np.eye(4)] * 2, stride=4)
 
 
+@pytest.mark.parametrize("name", ["camera", "coins", "brick", "moon", "page", "text"])
+def test_strong_noise_blurred_by_less_than_a_pixel_gives_a_warning(name):
+    clean = getattr(data, name)()
+    noise = gaussian_filter(np.random.default_rng(0).standard_normal(clean.shape), 0.7)
+    with pytest.warns(UserWarning, match="seems to be correlated"):
+        estimate_sigma(clean + 24.6 * noise / noise.std())
+
+
+@pytest.mark.parametrize("sigma", [5, 10, 20])
+@pytest.mark.parametrize("name", ["camera", "coins", "grass", "gravel", "brick", "page", "text"])
+def test_white_noise_gives_no_warning(name, sigma):
+    clean = getattr(data, name)()
+    # Warnings are errors.
+    found = estimate_sigma(clean + np.random.default_rng(0).normal(0, sigma, clean.shape))
+    assert 0.95 * sigma < found < 2 * sigma
+
+
 @pytest.mark.parametrize("name", ["camera", "grass", "gravel", "moon", "page", "text"])
 def test_photographs_and_textures_give_no_warning(name):
     # Warnings are errors.

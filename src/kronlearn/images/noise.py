@@ -41,10 +41,11 @@ _ENOUGH = 0.02
 _MIN_PATCHES = 50
 # Warn of correlated noise if the deviation of the quietest patches at low frequencies is from
 # _CORRELATED to _SMOOTH times that at high ones and more than _STRONG times the contrast. White
-# noise has a ratio of 0.9; photographs and textures without noise have up to 5.3 with 9 % of the
-# contrast, or 3.6 with 34 %; noise blurred by one pixel has 4.5 or more with 19 % or more.
-# Above _SMOOTH the image itself is smooth.
-_CORRELATED, _SMOOTH, _STRONG = 4.0, 200.0, 0.1
+# noise has a ratio of 0.9, and up to 2.3 on textures; photographs and textures without noise have
+# up to 5.3 with 9 % of the contrast, or 3.61 with 34 %; strong noise blurred by 0.7 pixels has 3.64
+# or more on photographs (3.0 on grass), blurred by one pixel 6 or more (3.63). Above _SMOOTH the
+# image itself is smooth.
+_CORRELATED, _SMOOTH, _STRONG = 3.62, 200.0, 0.1
 # Where pixels are missing, patches are made smaller until this many are complete.
 _MIN_COMPLETE = 500
 # The median magnitude of a standard normal variable.
@@ -58,7 +59,8 @@ def estimate_sigma(
 
     The estimate is a median over the high frequencies of small patches that have little structure
     at low ones, so edges and textures hardly disturb it. Noise that is correlated from pixel to
-    pixel is underestimated; a warning says so (unless the image is on a GPU).
+    pixel is underestimated; a warning often says so (unless the image is on a GPU), but not where
+    the correlation is weak or a texture hides it.
 
     Parameters
     ----------
