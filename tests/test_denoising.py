@@ -807,6 +807,7 @@ BAD_OPTIONS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.*signals of one dimension")
 @pytest.mark.parametrize(("options", "error", "words"), BAD_OPTIONS)
 def test_invalid_options_are_refused(options, error, words):
     with pytest.raises(error, match=words):

@@ -277,7 +277,11 @@ def _noise_of_planes(planes: Planes) -> list[float]:
     first planes, and the others have less.
     """
     contents = contents_of(planes.pixels, planes.gpu)
-    sigmas = list(map(sigma_of_channel, planes.pixels, contents, [planes.gpu] * len(contents)))
+    sigmas = [
+        # Of correlated noise the estimates of the channels have warned.
+        sigma_of_channel(plane, content, planes.gpu, name=None)
+        for plane, content in zip(planes.pixels, contents, strict=True)
+    ]
     if all(abs(sigma - 1) < _INDEPENDENT for sigma in sigmas):
         return [1.0] * len(sigmas)
     return [max(sigma, _LEAST_NOISE) for sigma in sigmas]

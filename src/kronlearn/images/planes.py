@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -16,6 +15,7 @@ from kronlearn.cuda.arrays import as_cupy, is_on_gpu, returned_as
 from kronlearn.cuda.device import C_TYPES, Gpu
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.pixels import Contents, Pixels
+from kronlearn.images.caller import warn_caller
 from kronlearn.io.conversion import in_range
 
 __all__ = [
@@ -33,6 +33,8 @@ __all__ = [
 Float32 = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
+# Signals of one dimension rarely have more channels than this: they may be rows of a grey image.
+_MANY_CHANNELS = 16
 # Pixels converted at a time, by the processor and by a GPU.
 _BLOCK, _GPU_BLOCK = 1 << 16, 1 << 22
 # Images with more pixels than this stay in host memory and are sent to the GPU part by part;
@@ -85,11 +87,15 @@ def _channels(array: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
         raise ValueError(f"image has shape {array.shape}; it has no pixels or no spatial axis.")
     looks_like_colours = array.ndim == 3 and array.shape[-1] in (3, 4) and min(array.shape[:2]) > 4
     if channel_axis is None and looks_like_colours:
-        warnings.warn(
+        warn_caller(
             f"image has shape {array.shape} and is taken for a volume; pass channel_axis=-1 if its "
-            "last axis holds colours.",
-            # The caller of the public function that called to_channels.
-            stacklevel=4,
+            "last axis holds colours."
+        )
+    if channel_axis is not None and array.ndim == 2 and min(array.shape) > _MANY_CHANNELS:
+        n_channels = array.shape[channel_axis]
+        warn_caller(
+            f"image has shape {array.shape} and is taken for signals of one dimension in "
+            f"{n_channels} channels; leave channel_axis out if it is a grey image."
         )
     return array[None] if channel_axis is None else np.moveaxis(array, channel_axis, 0)
 
