@@ -729,7 +729,8 @@ def test_denoising_can_be_interrupted(rng, shape, stage, gain, stride, n_jobs):
 def test_pixels_that_are_not_finite_are_refused(sigma, value):
     image = noisy_crop(20, 48).copy()
     image[3, 5] = value
-    with pytest.raises(ValueError, match="NaN or infinity"):
+    advice = r".*pass mask=np\.isnan\(image\) to images.denoise" if np.isnan(value) else ""
+    with pytest.raises(ValueError, match="NaN or infinity" + advice):
         denoise(image, sigma)
     with pytest.raises(ValueError, match="NaN or infinity"):
         kl.images.estimate_sigma(image)
@@ -755,8 +756,11 @@ def test_input_that_is_not_an_image_is_refused(image, words):
 
 
 def test_masked_arrays_are_refused_with_advice():
-    with pytest.raises(ValueError, match=r"mask"):
-        quick(np.ma.masked_less(noisy_integers(), 50))
+    image = np.ma.masked_less(noisy_integers(), 50)
+    with pytest.raises(ValueError, match=r"image\.filled\(0\), and mask=np\.ma\.getmaskarray"):
+        quick(image)
+    # The advice works.
+    quick(image.filled(0), mask=np.ma.getmaskarray(image))
 
 
 EYES = [np.eye(8), np.eye(8)]

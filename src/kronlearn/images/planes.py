@@ -54,7 +54,9 @@ def to_channels(image: ArrayLike, channel_axis: int | None, gpu: Gpu | None = No
     if gpu is not None and is_on_gpu(image):
         return _channels(as_cupy(gpu.xp, image), channel_axis)
     if isinstance(image, np.ma.MaskedArray) and np.ma.is_masked(image):
-        raise ValueError("image is a masked array; pass image.filled(0), and mask=image.mask.")
+        raise ValueError(
+            "image is a masked array; pass image.filled(0), and mask=np.ma.getmaskarray(image)."
+        )
     if isinstance(image, str | PathLike):
         raise ValueError(f"image is the path {str(image)!r}; read it first (skimage.io.imread).")
     if getattr(image, "requires_grad", False):
@@ -124,9 +126,12 @@ def has_kernels(channels: NDArray[Any]) -> bool:
 def _check_finite(channels: NDArray[Any]) -> None:
     for channel in channels:
         if not np.isfinite(channel).all():
-            hint = (
-                ", or fill in missing pixels with images.inpaint" if np.isnan(channel).any() else ""
-            )
+            hint = ""
+            if np.isnan(channel).any():
+                hint = (
+                    "; if NaN marks missing pixels, pass mask=np.isnan(image) to images.denoise, "
+                    "or fill in missing pixels with images.inpaint"
+                )
             raise ValueError(f"image contains NaN or infinity; pass finite numbers{hint}.")
 
 
