@@ -56,6 +56,17 @@ def test_matches_are_not_reused_on_the_gpu(on_gpu):
             denoiser(given, 5)
 
 
+def test_noise_that_channels_have_in_common_is_removed_on_the_gpu(on_gpu, rng):
+    image = picture((60, 55))[..., None] * [1.0, 0.8, 0.5] + 15 * rng.standard_normal((60, 55, 1))
+    options = {"channel_axis": -1, "dictionary": DICTIONARY, "quality": "fast"}
+    expected = kl.images.denoise(image, **options)
+    assert np.abs(expected - image).mean() > 5
+    there = on_gpu.download(kl.images.denoise(on_gpu.upload(image), **options))
+    difference = np.abs(there - expected)
+    assert np.quantile(difference, 0.9) <= 0.2
+    assert difference.max() < 5
+
+
 @pytest.mark.parametrize("quality", ["dictionary", "fast"])
 def test_neither_the_image_nor_its_patches_leave_the_gpu(on_gpu, rng, quality):
     given = on_gpu.upload(noisy_picture(rng, (70, 62), np.float32))

@@ -410,6 +410,28 @@ def test_noise_beyond_the_range_of_the_image_is_refused():
 # Channels
 
 
+def test_a_grey_image_stored_as_colours_is_denoised_as_well_as_the_image_itself(rng):
+    clean = camera()[100:228, 180:308]
+    noisy = np.clip(clean + rng.normal(0, 20, clean.shape), 0, 255).astype(np.uint8)
+    alone = quick(noisy, None)
+    together = quick(np.dstack([noisy] * 3), None, channel_axis=-1)
+    np.testing.assert_array_equal(together, np.dstack([together[..., 0]] * 3))
+    assert psnr(together[..., 0], clean) == pytest.approx(psnr(alone, clean), abs=0.1)
+
+
+def test_noise_that_channels_have_in_common_is_removed(rng):
+    clean = astronaut()[:96, 160:256].astype(np.float64)
+    own, common = rng.normal(0, 10, clean.shape), rng.normal(0, 15, (96, 96, 1))
+    noisy = clean + own + common
+    found = quick(noisy, None, channel_axis=-1, full=True)
+    as_independent = quick(noisy, found.sigma, channel_axis=-1)
+    assert psnr(found.image, clean) > psnr(as_independent, clean) + 1.5
+    # Independent noise is denoised as that of this sigma.
+    noisy = clean + own
+    found = quick(noisy, None, channel_axis=-1, full=True)
+    np.testing.assert_array_equal(quick(noisy, found.sigma, channel_axis=-1), found.image)
+
+
 @pytest.mark.parametrize("channel_axis", [0, 1, 2, -1, -2, -3])
 def test_the_position_of_the_channel_axis_does_not_matter(channel_axis):
     noisy = colour_crop(48)[1]
@@ -707,7 +729,8 @@ def test_denoising_can_be_interrupted(rng, shape, stage, gain, stride, n_jobs):
 def test_pixels_that_are_not_finite_are_refused(sigma, value):
     image = noisy_crop(20, 48).copy()
     image[3, 5] = value
-    with pytest.raises(ValueError, match="NaN or infinity"):
+    advice = r".*pass mask=np\.isnan\(image\) to images.denoise" if np.isnan(value) else ""
+    with pytest.raises(ValueError, match="NaN or infinity" + advice):
         denoise(image, sigma)
     with pytest.raises(ValueError, match="NaN or infinity"):
         kl.images.estimate_sigma(image)
@@ -733,8 +756,11 @@ def test_input_that_is_not_an_image_is_refused(image, words):
 
 
 def test_masked_arrays_are_refused_with_advice():
-    with pytest.raises(ValueError, match=r"mask"):
-        quick(np.ma.masked_less(noisy_integers(), 50))
+    image = np.ma.masked_less(noisy_integers(), 50)
+    with pytest.raises(ValueError, match=r"image\.filled\(0\), and mask=np\.ma\.getmaskarray"):
+        quick(image)
+    # The advice works.
+    quick(image.filled(0), mask=np.ma.getmaskarray(image))
 
 
 EYES = [np.eye(8), np.eye(8)]
@@ -785,6 +811,7 @@ BAD_OPTIONS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.*signals of one dimension")
 @pytest.mark.parametrize(("options", "error", "words"), BAD_OPTIONS)
 def test_invalid_options_are_refused(options, error, words):
     with pytest.raises(error, match=words):

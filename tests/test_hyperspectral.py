@@ -213,6 +213,49 @@ def test_the_search_for_artefacts_does_no_harm_where_there_are_none():
     assert found.n_filled < 0.01 * dark.size
 
 
+GAPS = ["cloud", "corners", "wedge", "most pixels", "band", "rows of band"]
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_the_search_for_artefacts_leaves_values_next_to_missing_ones_alone(gap):
+    clean, noisy = noisy_scene(20.0)
+    down, across = np.indices(noisy.shape[:2])
+    missing = np.zeros(noisy.shape, bool)
+    if gap == "cloud":
+        missing[np.hypot(down - 30, across - 25) < 15] = True
+    elif gap == "corners":
+        missing[np.abs(down - 36) + np.abs(across - 30) > 36] = True
+    elif gap == "wedge":
+        missing[across < 0.8 * down] = True
+    elif gap == "most pixels":
+        missing[np.hypot(down - 30, across - 25) > 20] = True
+    elif gap == "band":
+        missing[..., 7] = np.random.default_rng(1).random(down.shape) < 0.5
+    else:
+        missing[:30, :, 7] = True
+    noisy[missing] = NODATA
+    without = denoise(noisy, 20.0, nodata=NODATA, full=True)
+    found = denoise(noisy, 20.0, nodata=NODATA, artefacts=True, full=True)
+    assert found.n_skipped == without.n_skipped
+    assert found.n_filled <= without.n_filled + 4
+    assert rms((found.cube - clean)[~missing]) < 1.1 * rms((without.cube - clean)[~missing])
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("artefacts", [False, True])
+def test_results_in_double_precision_have_the_same_bits_for_any_memory_order(gaps, artefacts):
+    _, noisy = noisy_scene(20.0, np.float64)
+    if gaps:
+        noisy[50:54, 3:9] = noisy[3, :, 7] = NODATA
+    options = {"nodata": NODATA, "artefacts": artefacts, "quality": "fast", "full": True}
+    expected = denoise(noisy, band_axis=2, **options)
+    for order in ((2, 0, 1), (0, 2, 1), (2, 1, 0)):
+        stored = np.ascontiguousarray(noisy.transpose(order)).transpose(np.argsort(order))
+        found = denoise(stored, band_axis=2, **options)
+        np.testing.assert_array_equal(found.sigma, expected.sigma)
+        np.testing.assert_array_equal(found.cube, expected.cube)
+
+
 def test_repairs_have_the_same_bits_for_any_number_of_threads_and_rows_read(monkeypatch):
     _, noisy = noisy_scene(20.0)
     spoilt = with_stripes_and_dead_pixels(noisy, 80)

@@ -565,6 +565,13 @@ def test_a_mask_that_does_not_fit_is_refused(mask, words):
         inpaint(crop()[0], mask)
 
 
+@pytest.mark.parametrize("value", [7e100, 7e-100, -1e300, 0.1])
+def test_a_constant_image_of_any_magnitude_is_filled_with_the_constant(value):
+    image, missing = np.full((40, 40), value), np.eye(40, dtype=bool)
+    image[missing] = 0
+    np.testing.assert_array_equal(inpaint(image, missing), np.full((40, 40), value))
+
+
 def test_masked_arrays_are_refused_with_advice():
     with pytest.raises(ValueError, match="mask"):
         inpaint(np.ma.masked_array(*crop()))

@@ -139,10 +139,57 @@ def test_correlated_noise_gives_a_warning(clean):
         kl.images.denoise(noisy, quality="dictionary", dictionary=[np.eye(4)] * 2, stride=4)
 
 
+@pytest.mark.parametrize("name", ["camera", "coins", "brick", "moon", "page", "text"])
+def test_strong_noise_blurred_by_less_than_a_pixel_gives_a_warning(name):
+    clean = getattr(data, name)()
+    noise = gaussian_filter(np.random.default_rng(0).standard_normal(clean.shape), 0.7)
+    with pytest.warns(UserWarning, match="seems to be correlated"):
+        estimate_sigma(clean + 24.6 * noise / noise.std())
+
+
+@pytest.mark.parametrize("sigma", [5, 10, 20])
+@pytest.mark.parametrize("name", ["camera", "coins", "grass", "gravel", "brick", "page", "text"])
+def test_white_noise_gives_no_warning(name, sigma):
+    clean = getattr(data, name)()
+    # Warnings are errors.
+    found = estimate_sigma(clean + np.random.default_rng(0).normal(0, sigma, clean.shape))
+    assert 0.95 * sigma < found < 2 * sigma
+
+
 @pytest.mark.parametrize("name", ["camera", "grass", "gravel", "moon", "page", "text"])
 def test_photographs_and_textures_give_no_warning(name):
     # Warnings are errors.
     assert estimate_sigma(getattr(data, name)()) < 10
+
+
+def test_warnings_point_to_the_line_that_called_kronlearn():
+    noise = gaussian_filter(np.random.default_rng(0).standard_normal((96, 96, 3)), (1, 1, 0))
+    options = {"quality": "dictionary", "dictionary": [np.eye(4)] * 2, "stride": 4}
+    calls = [
+        (lambda: kl.images.denoise(noise[..., 0], **options), 1, "the image"),
+        (lambda: kl.images.denoise(noise[..., 0], noise="gaussian", **options), 1, "the image"),
+        (lambda: kl.images.denoise(noise, channel_axis=-1, **options), 3, "the image"),
+        (lambda: kl.images.Denoiser(**options)(noise[..., 0]), 1, "the image"),
+        (lambda: estimate_sigma(noise, channel_axis=-1), 3, "the image"),
+        (lambda: kl.hyperspectral.estimate_noise(noise, band_axis=2), 3, "band 0 of the cube"),
+        (lambda: kl.hyperspectral.denoise(noise, band_axis=2), 3, "band 0 of the cube"),
+    ]
+    for call, count, name in calls:
+        with pytest.warns(UserWarning, match="seems to be correlated") as warned:
+            call()
+        assert [warning.filename for warning in warned] == [__file__] * count
+        assert {warning.lineno for warning in warned} == {call.__code__.co_firstlineno}
+        assert f"a texture fills {name}: " in str(warned[0].message)
+
+
+def test_a_grey_image_with_a_channel_axis_gives_a_warning(rng):
+    image = rng.normal(0, 5, (40, 60))
+    match = r"shape \(40, 60\) .* signals of one dimension in 60 channels; leave channel_axis out"
+    with pytest.warns(UserWarning, match=match) as warned:
+        estimate_sigma(image, channel_axis=-1)
+    assert warned[0].filename == __file__
+    # Warnings are errors.
+    assert len(estimate_sigma(image[:, :8], channel_axis=-1)) == 8
 
 
 def test_a_last_axis_that_looks_like_colours_gives_a_warning(rng):

@@ -229,7 +229,7 @@ def test_filters_are_drawn_by_their_factors_and_gaps_stay_empty():
     np.testing.assert_array_equal(canvas[7:12, 1:6], np.outer(factors[0][:, 1], factors[1][:, 0]))
     assert np.isnan(canvas[::6]).all()
     assert display.ax_.get_title() == "6 kronecker filters of 5 × 5"
-    dense = kl.convolutional.ConvolutionalDictionary([np.ones((5, 3, 4, 4))], "dense", True)
+    dense = kl.convolutional.ConvolutionalDictionary([np.ones((5, 2, 4, 4))], "dense", True)
     canvas = kl.plots.FiltersDisplay(dense).mosaic()
     assert canvas.shape == (1 + 3 * 5, 1 + 2 * 5)
     assert np.isnan(canvas[-5:, -5:]).all()  # there is no sixth filter

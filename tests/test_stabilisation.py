@@ -103,6 +103,25 @@ def test_magnitudes_are_denoised_better_than_as_gaussian_noise():
     assert error(found.image, clean) < 0.6 * error(denoise(image, 25, n_jobs=2), clean)
 
 
+WAVES = 1 + 0.8 * np.sin(np.arange(96) / 11) * np.cos(np.arange(96)[:, None] / 13)
+
+
+@pytest.mark.parametrize("peak", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("quality", ["fast", "default"])
+def test_few_counts_keep_their_mean(peak, quality):
+    image = counts_of(np.dstack([WAVES, WAVES.T / 2]), peak)
+    found = denoise(image, noise="poisson", noise_gain=1.0, quality=quality, channel_axis=-1)
+    np.testing.assert_allclose(found.mean(axis=(0, 1)), image.mean(axis=(0, 1)), rtol=0.002)
+
+
+@pytest.mark.parametrize("sigma", [0.25, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("border", [0, 40])
+def test_sigma_of_magnitudes_is_estimated_where_noise_is_as_strong_as_the_signal(sigma, border):
+    image = np.pad(magnitudes_of(WAVES, sigma), border)
+    found = denoise(image, noise="rician", quality="dictionary", max_iter=1, full=True)
+    assert found.sigma == pytest.approx(sigma, rel=0.07)
+
+
 @pytest.mark.parametrize("noise", ["poisson", "poisson-gaussian", "rician"])
 @pytest.mark.parametrize(
     ("shape", "channel_axis", "dtype"),
@@ -141,6 +160,22 @@ def test_neither_the_number_of_threads_nor_the_unit_matters():
     np.testing.assert_array_equal(denoise(image, noise="poisson", n_jobs=2), found)
     scaled = denoise(2.0**-20 * image, noise="poisson")
     np.testing.assert_allclose(scaled * 2.0**20, found, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("noise", ["poisson", "poisson-gaussian", "rician"])
+@pytest.mark.parametrize("scale", [2.0**170, 2.0**-170, 2.0**900, 2.0**-900])
+def test_images_of_any_magnitude_are_denoised_in_the_same_way(noise, scale):
+    image = counts_of(photograph("camera")[:48, :48], 30).astype(np.float64)
+    options = {"noise": noise, "max_iter": 2, "quality": "fast", "full": True}
+    expected = denoise(image, **options)
+    found = denoise(scale * image, **options)
+    np.testing.assert_allclose(found.image / scale, expected.image, rtol=1e-3, atol=1e-2)
+    assert found.sigma / scale == pytest.approx(expected.sigma, rel=1e-6)
+    if noise != "rician":
+        gains = [result.settings["noise_gain"] for result in (found, expected)]
+        assert gains[0] / scale == pytest.approx(gains[1], rel=1e-6)
+        given = denoise(scale * image, **options, noise_gain=gains[0])
+        np.testing.assert_allclose(given.image, found.image, rtol=1e-3, atol=1e-2 * scale)
 
 
 @pytest.mark.parametrize(

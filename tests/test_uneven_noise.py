@@ -116,6 +116,23 @@ def test_the_value_of_a_very_large_sigma_does_not_matter(rng, quality):
     np.testing.assert_array_equal(found[1], found[2])
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize("tiny", [1e-6, 1e-300])
+def test_pixels_that_are_known_exactly_stay_and_the_others_are_denoised_as_before(rng, tiny, share):
+    clean = CLEAN[:48, :48]
+    image = clean + rng.normal(0, 10, clean.shape)
+    deviations = np.full(clean.shape, 10.0)
+    # Pixels that say nothing.
+    ignored = rng.random(clean.shape) < share
+    deviations[ignored] = 1e10
+    usual = denoise(image, deviations, max_iter=2)
+    deviations[5, 5] = deviations[30, 20:23] = tiny
+    image[deviations == tiny] = clean[deviations == tiny]
+    found = denoise(image, deviations, max_iter=2)
+    np.testing.assert_array_equal(found[deviations == tiny], image[deviations == tiny])
+    assert error(found, clean) < 1.02 * error(usual, clean)
+
+
 def test_noisy_pixels_are_moved_towards_the_estimate_until_their_noise_is_local(rng):
     precise = np.ones((1, 20, 20), np.float32)
     precise[0, 10, 10] = 1e-4

@@ -138,7 +138,9 @@ def _padded(
     channel_axis: int | None,
 ) -> PaddedImage:
     if np.ma.is_masked(image):
-        raise ValueError(f"{name} is a masked array; pass image.filled(0) and mask=image.mask.")
+        raise ValueError(
+            f"{name} is a masked array; pass image.filled(0) and mask=np.ma.getmaskarray(image)."
+        )
     array = real_array(image, name)
     n_axes = len(filter_shape)
     if array.ndim != n_axes:

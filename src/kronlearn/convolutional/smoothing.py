@@ -52,7 +52,7 @@ def lowpass(
         raise ValueError("image must be finite and not empty; fill in missing pixels first.")
     check_number("strength", strength, "[0, inf)")
     if channel_axis is None:
-        warn_of_colours(array.shape, stacklevel=3)
+        warn_of_colours(array.shape)
     axes = [a for a in range(array.ndim) if channel_axis is None or a != channel_axis % array.ndim]
     spectrum = dctn(array.astype(np.float64), axes=axes, norm="ortho")
     penalty = np.ones([1] * array.ndim)

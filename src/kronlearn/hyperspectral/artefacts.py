@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -102,14 +103,20 @@ class Artefacts:
         relative -= self.rows[part.start : part.start + len(relative), None]
         missing = np.isnan(relative)
         missing |= (values == 0) & self.dead_at_zero
-        if part.valid is not None:
-            missing |= ~part.valid[..., self.bands]
-        # Dead pixels have the same value in all bands.
-        missing |= np.mean(values[..., 1:] == values[..., :-1], axis=2, keepdims=True) > _SAME
+        missing |= ~self.has_data(part)
         relative[missing] = 0
         wrong, _, residual = self.predicted(relative, missing)
         wrong[wrong.sum(axis=2) > _RARE * len(self.bands)] = False
         return wrong | missing, residual
+
+    def has_data(self, part: Rows) -> Mask:
+        """Which values (rows, columns, B) are neither declared missing nor those of dead pixels."""
+        values = part.values[..., self.bands]
+        # Dead pixels have the same value in all bands.
+        alive = np.mean(values[..., 1:] == values[..., :-1], axis=2, keepdims=True) <= _SAME
+        if part.valid is None:
+            return np.broadcast_to(alive, values.shape)
+        return alive & part.valid[..., self.bands]
 
     def predicted(self, relative: Values, missing: Mask) -> tuple[Mask, Values, Values]:
         """Find wrong values; return which they are, all values with these replaced, and residuals.
@@ -143,18 +150,15 @@ def find_artefacts(cube: Cube, used: Mask, n_threads: int) -> Artefacts | None:
     def sums_of(part: Rows) -> list[Values]:
         wrong, residual = predictions.compared(part)
         residual[wrong] = 0
-        return [sums for axis in (0, 1) for sums in (residual.sum(axis), (~wrong).sum(axis))]
+        arrays = residual, ~wrong, predictions.has_data(part)
+        return [np.stack([array.sum(axis) for array in arrays]) for axis in (0, 1)]
 
-    shape = predictions.columns.shape
-    column_sums, column_counts = np.zeros(shape), np.zeros(shape)
-    row_sums, row_counts = [], []
-    for in_columns, n_columns, in_rows, n_rows in in_order(sums_of, row_blocks(cube), n_threads):
-        column_sums += in_columns
-        column_counts += n_columns
-        row_sums.append(in_rows)
-        row_counts.append(n_rows)
-    columns = _Lines(column_sums, column_counts)
-    rows = _Lines(np.concatenate(row_sums), np.concatenate(row_counts))
+    along_columns = np.zeros((3, *predictions.columns.shape))
+    along_rows = []
+    for in_columns, in_rows in in_order(sums_of, row_blocks(cube), n_threads):
+        along_columns += in_columns
+        along_rows.append(in_rows)
+    columns, rows = _Lines(*along_columns), _Lines(*np.concatenate(along_rows, axis=1))
     # The scene scatters about equally along both axes, and few cubes have stripes along both: the
     # smaller scatter is that without stripes.
     scatter = np.minimum(columns.scatter(), rows.scatter())
@@ -169,7 +173,7 @@ def find_artefacts(cube: Cube, used: Mask, n_threads: int) -> Artefacts | None:
 def _predictions(cube: Cube, bands: NDArray[np.intp]) -> Artefacts:
     """Learn how bands predict each other, from tiles all over the cube; offsets are zero."""
     n = len(bands)
-    tiles = _tiles(cube)[..., bands]
+    tiles = np.ascontiguousarray(_tiles(cube)[..., bands])
     pixels = tiles.reshape(-1, n)
     # A band without data in these pixels gets a zero, so that it has a median.
     pixels[0, np.isnan(_subset(pixels)).all(axis=0)] = 0
@@ -180,18 +184,20 @@ def _predictions(cube: Cube, bands: NDArray[np.intp]) -> Artefacts:
     missing = np.isnan(tiles) | ((tiles == 0) & dead_at_zero)
     tiles = np.where(missing, 0, (tiles - centre) / scale).astype(np.float32)
     pixels = tiles.reshape(-1, n)
+    with_data = ~missing.reshape(-1, n).all(axis=1)
     first = np.clip(np.arange(n) - _NEIGHBOURS // 2, 0, n - _NEIGHBOURS - 1)
     window = first + np.arange(_NEIGHBOURS + 1)[:, None]
     neighbours = np.sort(np.where(window == np.arange(n), n, window), axis=0)[:-1]
-    subset = _subset(pixels)
+    subset = _known_subset(tiles, missing)
     slopes = np.stack([_slope(subset, subset[:, others]) for others in neighbours])
     prediction = _from_neighbours(tiles, neighbours, slopes)
-    coarse = _limits(tiles - prediction, _COARSE)
+    coarse = _limits(tiles - prediction, missing, _COARSE)
     wrong = _isolated(tiles - prediction, coarse, missing)
     filled = np.where(wrong | missing, prediction, tiles)
     for _ in range(_ROUNDS):
         pixels = filled.reshape(-1, n)
-        weights = _regression(pixels)
+        weights = _regression(pixels[with_data])
+        residual = (pixels - pixels @ weights).reshape(tiles.shape)
         predictions = Artefacts(
             bands,
             centre,
@@ -200,7 +206,7 @@ def _predictions(cube: Cube, bands: NDArray[np.intp]) -> Artefacts:
             neighbours,
             slopes,
             weights,
-            limits=(coarse, _limits(pixels - pixels @ weights, _WRONG)),
+            limits=(coarse, _limits(residual, missing, _WRONG)),
             columns=np.zeros((cube.shape[1], n), np.float32),
             rows=np.zeros((cube.shape[0], n), np.float32),
         )
@@ -297,9 +303,9 @@ def _spread(residual: Values) -> Values:
     return np.asarray(spread, residual.dtype)
 
 
-def _limits(residual: Values, deviations: float) -> Values:
+def _limits(residual: Values, missing: Mask, deviations: float) -> Values:
     """A multiple of the standard deviation; infinite for bands that others predict exactly."""
-    spread = _spread(residual)
+    spread = _spread(_known_subset(residual, missing))
     return np.where(spread > 0, deviations * spread, np.inf).astype(np.float32)
 
 
@@ -308,9 +314,26 @@ def _subset(pixels: Values) -> Values:
     return pixels[:: max(1, len(pixels) // _PIXELS)]
 
 
+def _known_subset(values: Values, missing: Mask) -> Values:
+    """A subset (N, B) of the pixels with data, in which missing values are NaN.
+
+    Bands of which all are missing keep the values that were put in their place.
+    """
+    values, missing = (array.reshape(-1, array.shape[-1]) for array in (values, missing))
+    with_data = ~missing.all(axis=1)
+    values, missing = _subset(values[with_data]), _subset(missing[with_data])
+    return np.where(missing & ~missing.all(axis=0), np.float32(np.nan), values)
+
+
 def _slope(a: Values, b: Values) -> Values:
-    """The robust correlation of columns in units of their spread: from medians, not means."""
-    plus, minus = (np.square(np.median(np.abs(c), axis=0)) for c in (a + b, a - b))
+    """The robust correlation of columns in units of their spread: from medians, not means.
+
+    It is zero for columns that are never known together.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        medians = [np.nanmedian(np.abs(c), axis=0) for c in (a + b, a - b)]
+    plus, minus = np.square(np.nan_to_num(medians))
     return np.asarray((plus - minus) / np.maximum(plus + minus, 1e-12))
 
 
@@ -324,10 +347,14 @@ def _regression(pixels: Values) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class _Lines:
-    """The sums of residuals along lines, and the numbers of values in these; both (lines, B)."""
+    """The sums of residuals along lines, and the numbers of values in these; all (lines, B).
+
+    ``available`` values have data, right or wrong.
+    """
 
     sums: Values
     counts: Values
+    available: Values
 
     def relative(self) -> Values:
         """The mean residual of each line, minus the median of those of the lines around it."""
@@ -356,5 +383,5 @@ class _Lines:
             # The predictions of other bands contained a part of this offset.
             left[lines] += stripes[:, None] * weights[bands]
             left[lines, bands] -= stripes
-        offsets[self.counts < (1 - _DEAD_LINE) * self.counts.max()] = np.nan
+        offsets[self.counts < (1 - _DEAD_LINE) * self.available] = np.nan
         return offsets.astype(np.float32)

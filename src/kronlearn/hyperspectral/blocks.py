@@ -78,8 +78,9 @@ def row_blocks(cube: Cube) -> Iterator[Rows]:
         values, valid = _joined(*rest, read)
         is_last = rows.stop == cube.shape[0]
         while len(values) >= height or (is_last and len(values)):
-            mask = None if valid is None else valid[:height]
-            yield Rows(start, values[:height], mask)
+            # In one order: the rounding errors of sums and products depend on it.
+            mask = None if valid is None else np.ascontiguousarray(valid[:height])
+            yield Rows(start, np.ascontiguousarray(values[:height]), mask)
             start += min(height, len(values))
             values, valid = values[height:], None if valid is None else valid[height:]
         rest = [(values, valid)] if len(values) else []

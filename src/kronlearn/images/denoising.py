@@ -21,7 +21,7 @@ from kronlearn.images.inpainting import inpaint
 from kronlearn.images.masks import missing_pixels
 from kronlearn.images.noise import sigma_of_known
 from kronlearn.images.planes import Mask, from_channels, like_input, to_channels
-from kronlearn.images.precision import checked_map, is_map, precision_of
+from kronlearn.images.precision import checked_map, is_map, precision_of, raised
 from kronlearn.images.stabilisation import check_noise, denoise_stabilised
 from kronlearn.images.stages import Progress, Stages
 
@@ -107,7 +107,9 @@ def denoise(
         the image is copied to the host only if there is a ``mask`` or a map of ``sigma``.
     sigma : float, sequence of float or array, optional
         The standard deviation of the noise in the image's own units: one number, one for each
-        channel, or a map of the image's shape. Estimated by default.
+        channel, or a map of the image's shape. Noise that is given is independent from channel to
+        channel. By default it is estimated, and noise that channels have in common (unless there
+        is a ``mask``) is taken into account.
     mask : array of bool, optional
         True where a pixel is missing, in the image's spatial shape or the image's shape. Missing
         pixels may have any value; :func:`inpaint` fills them in first.
@@ -252,9 +254,13 @@ def _denoise_uneven(
     """
     has_channels = denoiser.has_channels
     joint = spans_channels(denoiser.dictionary, channels, has_channels)
-    precision, sigmas = precision_of(deviations, joint)
+    used = raised(deviations, channels)
+    precision, sigmas = precision_of(used, joint)
     per_channel = has_channels and not joint
     result, _ = denoiser.denoised(channels, sigmas if per_channel else sigmas[0], precision)
+    # Pixels that are known almost exactly stay as they are.
+    known = used > deviations
+    result[known] = channels[known]
     return result, [math.sqrt(np.mean(np.square(channel))) for channel in deviations]
 
 

@@ -47,6 +47,12 @@ _WEAK_NOISE = 30
 _FAINT_NOISE = 300
 # Above this one, single precision cannot remove anything.
 _NO_NOISE = 1e6
+# The noise of channels is independent if that of every plane is this close to one: texture and
+# errors of the estimate explain the difference.
+_INDEPENDENT = 0.25
+# The least noise of a plane in units of that of the channels: where these have all of their noise
+# in common, some planes have none.
+_LEAST_NOISE = 0.05
 _QUALITIES = (*EFFORTS, "dictionary")
 
 
@@ -106,7 +112,7 @@ class GaussianDenoiser:
             else:
                 per_channel = self.has_channels and not joint
                 sigmas = _checked_sigmas(sigma, contents, channels[0].size, per_channel)
-        result = self._denoised_channels(channels, contents, sigmas, precision)
+        result = self._denoised_channels(channels, contents, sigmas, precision, sigma is None)
         return np.moveaxis(result[0], -1, 0) if joint else result, sigmas
 
     def _denoised_channels(
@@ -115,8 +121,12 @@ class GaussianDenoiser:
         contents: Sequence[Contents],
         sigmas: Sequence[float],
         precision: NDArray[np.float64] | None,
+        may_correlate: bool,
     ) -> NDArray[Any]:
-        """Denoise the channels in which there is noise to remove, all together."""
+        """Denoise the channels in which there is noise to remove, all together.
+
+        Their noise is independent or, if it ``may_correlate``, estimated again in every plane.
+        """
 
         def contrast_exceeds(ratio: float, k: int) -> bool:
             return _contrast_is_at_least(ratio * sigmas[k], channels[k], contents[k])
@@ -126,6 +136,8 @@ class GaussianDenoiser:
             return channels.copy()
         gpu, scales = self.workers.gpu, [sigmas[k] for k in noisy]
         planes = Planes.from_channels(channels, scales, noisy, gpu=gpu, contents=contents)
+        if may_correlate and len(noisy) > 1:
+            planes.rescale(_noise_of_planes(planes))
         weak, faint = (
             all(contrast_exceeds(ratio, k) for k in noisy) for ratio in (_WEAK_NOISE, _FAINT_NOISE)
         )
@@ -247,6 +259,23 @@ class _Coding:
             "stride": self.stride,
             "method": self.method,
         }
+
+
+def _noise_of_planes(planes: Planes) -> list[float]:
+    """Return the standard deviation of the noise in every plane of several channels.
+
+    It is one if the noise of the channels is independent. Noise that they have in common is in the
+    first planes, and the others have less.
+    """
+    contents = contents_of(planes.pixels, planes.gpu)
+    sigmas = [
+        # Of correlated noise the estimates of the channels have warned.
+        sigma_of_channel(plane, content, planes.gpu, name=None)
+        for plane, content in zip(planes.pixels, contents, strict=True)
+    ]
+    if all(abs(sigma - 1) < _INDEPENDENT for sigma in sigmas):
+        return [1.0] * len(sigmas)
+    return [max(sigma, _LEAST_NOISE) for sigma in sigmas]
 
 
 def _checked_gain(gain: Any, spec: DictionarySpec) -> float:

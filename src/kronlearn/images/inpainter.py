@@ -213,11 +213,11 @@ def _reach_and_period(
 
 
 def _deviation(known: NDArray[Any]) -> float:
-    """Return the standard deviation of the known pixels; one if they are constant."""
+    """Return the standard deviation of the known pixels; their magnitude if they are constant."""
     values = known.astype(np.float64)
     # Without units, so that squares of numbers of any size neither overflow nor underflow.
     largest = float(np.abs(values).max()) or 1.0
     values /= largest
     deviation = float(values.std()) * largest
     # Anything less is the rounding error of a constant.
-    return deviation if deviation > 1e-12 * largest else 1.0
+    return deviation if deviation > 1e-12 * largest else largest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from kronlearn.core.init import dct_factor
 from kronlearn.cuda.arrays import is_on_gpu
 from kronlearn.cuda.device import Gpu, current_gpu
 from kronlearn.cuda.pixels import Contents, Pixels
+from kronlearn.images.caller import warn_caller
 from kronlearn.images.patch_grid import PatchGrid
 from kronlearn.images.planes import (
     Mask,
@@ -41,10 +41,11 @@ _ENOUGH = 0.02
 _MIN_PATCHES = 50
 # Warn of correlated noise if the deviation of the quietest patches at low frequencies is from
 # _CORRELATED to _SMOOTH times that at high ones and more than _STRONG times the contrast. White
-# noise has a ratio of 0.9; photographs and textures without noise have up to 5.3 with 9 % of the
-# contrast, or 3.6 with 34 %; noise blurred by one pixel has 4.5 or more with 19 % or more.
-# Above _SMOOTH the image itself is smooth.
-_CORRELATED, _SMOOTH, _STRONG = 4.0, 200.0, 0.1
+# noise has a ratio of 0.9, and up to 2.3 on textures; photographs and textures without noise have
+# up to 5.3 with 9 % of the contrast, or 3.61 with 34 %; strong noise blurred by 0.7 pixels has 3.64
+# or more on photographs (3.0 on grass), blurred by one pixel 6 or more (3.63). Above _SMOOTH the
+# image itself is smooth.
+_CORRELATED, _SMOOTH, _STRONG = 3.62, 200.0, 0.1
 # Where pixels are missing, patches are made smaller until this many are complete.
 _MIN_COMPLETE = 500
 # The median magnitude of a standard normal variable.
@@ -58,7 +59,8 @@ def estimate_sigma(
 
     The estimate is a median over the high frequencies of small patches that have little structure
     at low ones, so edges and textures hardly disturb it. Noise that is correlated from pixel to
-    pixel is underestimated; a warning says so (unless the image is on a GPU).
+    pixel is underestimated; a warning often says so (unless the image is on a GPU), but not where
+    the correlation is weak or a texture hides it.
 
     Parameters
     ----------
@@ -89,12 +91,16 @@ def estimate_sigma(
 
 
 def sigma_of_channel(
-    channel: NDArray[Any], contents: Contents, gpu: Gpu | None = None, size: int | None = None
+    channel: NDArray[Any],
+    contents: Contents,
+    gpu: Gpu | None = None,
+    size: int | None = None,
+    name: str | None = "the image",
 ) -> float:
     """Return the standard deviation of white noise in one channel.
 
     The channel is finite, or in host memory with NaN for missing pixels. ``size`` is that of a
-    patch along every axis.
+    patch along every axis. A warning calls the channel ``name``; without one there is none.
     """
     plane = np.squeeze(channel)
     if plane.size < 2:
@@ -103,7 +109,7 @@ def sigma_of_channel(
     if gpu is not None and has_kernels(plane) and shape == (8, 8):
         sigma = _sigma_by_kernels(gpu, plane, contents, frequency)
     else:
-        sigma = _sigma_of_plane(plane, shape, frequency, array_module(channel, gpu))
+        sigma = _sigma_of_plane(plane, shape, frequency, array_module(channel, gpu), name)
     # Anything less is the rounding error of a constant image.
     rounding = 1e-12 * max(abs(contents.low), abs(contents.high))
     return sigma if sigma > rounding else 0.0
@@ -145,7 +151,11 @@ def _sigma_by_kernels(
 
 
 def _sigma_of_plane(
-    plane: NDArray[Any], shape: tuple[int, ...], frequency: NDArray[np.float64], xp: Any
+    plane: NDArray[Any],
+    shape: tuple[int, ...],
+    frequency: NDArray[np.float64],
+    xp: Any,
+    name: str | None = None,
 ) -> float:
     """Return the noise of a plane from patches of a shape; warn if it seems to be correlated."""
     patches = _informative_patches(plane, shape, xp)
@@ -160,8 +170,9 @@ def _sigma_of_plane(
     quiet = coefficients[_quietest(structure)]
     sigma = _robust_deviation(quiet[:, high]) * largest
     # Patches with two pixels a side have no low frequencies.
-    if len(quiet) >= _MIN_PATCHES and len(low):
-        _warn_if_correlated(sigma, _robust_deviation(quiet[:, low]) * largest, plane, largest)
+    if name is not None and len(quiet) >= _MIN_PATCHES and len(low):
+        at_low = _robust_deviation(quiet[:, low]) * largest
+        _warn_if_correlated(sigma, at_low, plane, largest, name)
     return sigma
 
 
@@ -238,7 +249,9 @@ def _robust_deviation(coefficients: NDArray[Any]) -> float:
     return float(np.median(np.abs(coefficients)) / _MEDIAN_MAGNITUDE)
 
 
-def _warn_if_correlated(high: float, low: float, plane: NDArray[Any], unit: float) -> None:
+def _warn_if_correlated(
+    high: float, low: float, plane: NDArray[Any], unit: float, name: str
+) -> None:
     """Warn if quiet patches vary more at low frequencies than at high ones, unlike white noise.
 
     ``high`` and ``low`` are their standard deviations there.
@@ -247,12 +260,10 @@ def _warn_if_correlated(high: float, low: float, plane: NDArray[Any], unit: floa
     # In a unit in which squares of numbers of any size neither overflow nor underflow.
     contrast = float(np.std(subset.astype(np.float64) / unit)) * unit
     if _CORRELATED * high < low < _SMOOTH * high and low > _STRONG * contrast:
-        warnings.warn(
-            "The noise seems to be correlated from pixel to pixel, or a texture fills the image: "
+        warn_caller(
+            f"The noise seems to be correlated from pixel to pixel, or a texture fills {name}: "
             f"its quietest parts vary by {low:.3g} at low frequencies, but by only {high:.3g} at "
-            "the high ones that the noise is estimated from. Pass sigma if you know it.",
-            # The caller of estimate_sigma.
-            stacklevel=5,
+            "the high ones that the noise is estimated from. Pass sigma if you know it."
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -16,6 +15,7 @@ from kronlearn.cuda.arrays import as_cupy, is_on_gpu, returned_as
 from kronlearn.cuda.device import C_TYPES, Gpu
 from kronlearn.cuda.memory import current_limit
 from kronlearn.cuda.pixels import Contents, Pixels
+from kronlearn.images.caller import warn_caller
 from kronlearn.io.conversion import in_range
 
 __all__ = [
@@ -34,6 +34,8 @@ __all__ = [
 Float32 = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
+# Signals of one dimension rarely have more channels than this: they may be rows of a grey image.
+_MANY_CHANNELS = 16
 # Pixels converted at a time, by the processor and by a GPU.
 _BLOCK, _GPU_BLOCK = 1 << 16, 1 << 22
 # Images with more pixels than this stay in host memory and are sent to the GPU part by part;
@@ -53,7 +55,9 @@ def to_channels(image: ArrayLike, channel_axis: int | None, gpu: Gpu | None = No
     if gpu is not None and is_on_gpu(image):
         return _channels(as_cupy(gpu.xp, image), channel_axis)
     if isinstance(image, np.ma.MaskedArray) and np.ma.is_masked(image):
-        raise ValueError("image is a masked array; pass image.filled(0), and mask=image.mask.")
+        raise ValueError(
+            "image is a masked array; pass image.filled(0), and mask=np.ma.getmaskarray(image)."
+        )
     if isinstance(image, str | PathLike):
         raise ValueError(f"image is the path {str(image)!r}; read it first (skimage.io.imread).")
     if getattr(image, "requires_grad", False):
@@ -85,19 +89,23 @@ def _channels(array: NDArray[Any], channel_axis: int | None) -> NDArray[Any]:
     if array.ndim < (1 if channel_axis is None else 2) or array.size == 0:
         raise ValueError(f"image has shape {array.shape}; it has no pixels or no spatial axis.")
     if channel_axis is None:
-        # The caller of the public function that called to_channels.
-        warn_of_colours(array.shape, stacklevel=5)
+        warn_of_colours(array.shape)
         return array[None]
+    if array.ndim == 2 and min(array.shape) > _MANY_CHANNELS:
+        n_channels = array.shape[channel_axis]
+        warn_caller(
+            f"image has shape {array.shape} and is taken for signals of one dimension in "
+            f"{n_channels} channels; leave channel_axis out if it is a grey image."
+        )
     return np.moveaxis(array, channel_axis, 0)
 
 
-def warn_of_colours(shape: tuple[int, ...], stacklevel: int) -> None:
+def warn_of_colours(shape: tuple[int, ...]) -> None:
     """Warn if an image of this shape without a channel axis looks like one with colours."""
     if len(shape) == 3 and shape[-1] in (3, 4) and min(shape[:2]) > 4:
-        warnings.warn(
+        warn_caller(
             f"image has shape {shape} and is taken for a volume; pass channel_axis=-1 if its last "
-            "axis holds colours.",
-            stacklevel=stacklevel,
+            "axis holds colours."
         )
 
 
@@ -125,9 +133,12 @@ def has_kernels(channels: NDArray[Any]) -> bool:
 def _check_finite(channels: NDArray[Any]) -> None:
     for channel in channels:
         if not np.isfinite(channel).all():
-            hint = (
-                ", or fill in missing pixels with images.inpaint" if np.isnan(channel).any() else ""
-            )
+            hint = ""
+            if np.isnan(channel).any():
+                hint = (
+                    "; if NaN marks missing pixels, pass mask=np.isnan(image) to images.denoise, "
+                    "or fill in missing pixels with images.inpaint"
+                )
             raise ValueError(f"image contains NaN or infinity; pass finite numbers{hint}.")
 
 
@@ -171,8 +182,8 @@ class Planes:
 
     ``pixels`` is float32 (C, *spatial): the channels ``indices`` of an image, each as
     ``(channel − mean) / scale``, in the basis (C, C) of their principal components, strongest
-    first. Noise of standard deviation ``scale`` in every channel has standard deviation one in
-    every plane.
+    first. Independent noise of standard deviation ``scale`` in every channel has standard deviation
+    one in every plane.
     """
 
     pixels: Float32
@@ -210,6 +221,12 @@ class Planes:
             basis = _principal_components(pixels, gpu)
             _rotate(pixels, basis.T, gpu)
         return cls(pixels, indices, means, scales, basis, gpu)
+
+    def rescale(self, deviations: Sequence[float]) -> None:
+        """Divide planes by the standard deviations of their noise, which are not zero."""
+        for plane, deviation in zip(self.pixels, deviations, strict=True):
+            plane /= np.float32(deviation)
+        self.basis = self.basis * deviations
 
     def project(self, channels: Float32) -> Float32:
         """Return other channels (C, *spatial) as planes with the same means, scales and basis."""

@@ -22,6 +22,7 @@ __all__ = [
     "is_map",
     "precision_of",
     "precision_of_planes",
+    "raised",
     "training_planes",
 ]
 
@@ -29,6 +30,9 @@ __all__ = [
 _WINDOW = 9
 # Precision below this fraction of the largest is lost in single precision, and raised to it.
 _MIN_PRECISION = 1e-8
+# Standard deviations below this fraction of the median are raised to it: pixels that are known much
+# more precisely would leave the others without any precision.
+_LEAST_DEVIATION = 0.01
 
 
 def is_map(sigma: Any, channel_axis: int | None) -> bool:
@@ -66,6 +70,20 @@ def checked_map(
     if not (np.isfinite(deviations).all() and (deviations > 0).all()):
         raise ValueError("sigma has values that are not positive and finite.")
     return deviations
+
+
+def raised(deviations: NDArray[np.float64], channels: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the standard deviations of channels (C, *spatial), the smallest of each one raised.
+
+    Pixels whose noise exceeds the range of the channel, which say nothing, do not count for the
+    median.
+    """
+    result = deviations.copy()
+    for channel, values in zip(channels, result, strict=True):
+        informative = values[values < float(channel.max()) - float(channel.min())]
+        if informative.size:
+            np.maximum(values, _LEAST_DEVIATION * np.median(informative), out=values)
+    return result
 
 
 def precision_of(

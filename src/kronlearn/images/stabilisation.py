@@ -15,10 +15,11 @@ from scipy.optimize import nnls
 from scipy.special import ive
 
 from kronlearn.cuda.device import Gpu
+from kronlearn.cuda.pixels import Contents
 from kronlearn.images.gaussian import GaussianDenoiser
 from kronlearn.images.groups import EFFORTS, refine
 from kronlearn.images.noise import means_and_variances, sigma_of_channel
-from kronlearn.images.planes import Float32, Planes, array_module, contents_of
+from kronlearn.images.planes import Float32, Planes, array_module, contents_of, contiguous
 from kronlearn.images.pyramid import axes_to_halve, interpolate, sum_pairs
 from kronlearn.io.conversion import in_range
 
@@ -37,6 +38,11 @@ _NEEDED_WITH_MASK = {
 _FEW_COUNTS = 16.0
 # Fewer say little about the noise, and less about the image without a guide.
 _VERY_FEW_COUNTS = 1.5
+# The mean of results for few counts is corrected by at most this fraction.
+_TOO_DARK = 0.1
+# Images whose largest pixel is not between these are scaled: squares in single precision would
+# overflow or underflow.
+_USUAL = 1e-15, 1e15
 # The possible error of an estimate of zero counts.
 _MIN_COUNT = 0.01
 # Tables are continued to here as straight lines.
@@ -47,6 +53,9 @@ _MIN_GAIN = 1 / 300
 _FITS = 20
 # The line of variances against means is fitted to this quantile: structure only adds to variances.
 _QUANTILE = 0.3
+# Magnitudes have a mean square of at least 2σ². Its smallest value over blocks of 2^8 pixels or
+# more is a little smaller by chance. Sigma is lowered by at most a quarter to respect it.
+_BLOCK_HALVINGS, _BY_CHANCE, _LEAST_SHARE = 8, 1.03, 0.75
 
 
 @dataclass(frozen=True)
@@ -195,26 +204,41 @@ def denoise_stabilised(
     if there is no noise.
     """
     gpu = denoiser.workers.gpu
-    lowest = min(contents.low for contents in contents_of(channels, gpu))
+    contents = contents_of(channels, gpu)
+    lowest = min(channel.low for channel in contents)
     if noise in ("poisson", "rician") and lowest < 0:
         raise ValueError(
             f"noise={noise!r} leaves no negative values, but the image goes down to {lowest:g}; "
             "subtract its offset"
             + (', or pass noise="poisson-gaussian".' if noise == "poisson" else ".")
         )
+    unit = _unit_of(contents)
+    scaled = channels
+    if unit != 1:
+        scaled = channels.astype(np.float64) / unit
+        sigma, noise_gain = (None if x is None else float(x) / unit for x in (sigma, noise_gain))
     with denoiser.log.stage("noise"):
-        models = _noise_models(channels, noise, sigma, noise_gain, gpu)
+        models = _noise_models(scaled, noise, sigma, noise_gain, gpu)
     if models:
         result = array_module(channels, gpu).empty(channels.shape, channels.dtype)
-        for k, channel in enumerate(_denoised(denoiser, channels, models)):
-            result[k] = in_range(channel, channels.dtype)
+        for k, channel in enumerate(_denoised(denoiser, scaled, models)):
+            values = channel if unit == 1 else channel.astype(np.float64) * unit
+            result[k] = in_range(values, channels.dtype)
     else:
         result = channels.copy()
     denoiser.settings["noise"] = noise
-    gains = [model.gain for model in models if isinstance(model, CountNoise)]
+    gains = [model.gain * unit for model in models if isinstance(model, CountNoise)]
     if gains:
         denoiser.settings["noise_gain"] = tuple(gains) if denoiser.has_channels else gains[0]
-    return result, [model.sigma for model in models] or [0.0] * len(channels)
+    return result, [model.sigma * unit for model in models] or [0.0] * len(channels)
+
+
+def _unit_of(contents: Sequence[Contents]) -> float:
+    """Return one or, where single precision does not suffice, a power of two near the maximum."""
+    largest = max(max(abs(channel.low), abs(channel.high)) for channel in contents)
+    if largest == 0 or _USUAL[0] < largest < _USUAL[1]:
+        return 1.0
+    return 2.0 ** max(math.floor(math.log2(largest)), -1022)
 
 
 def _denoised(denoiser: GaussianDenoiser, channels: NDArray[Any], models: Sequence[Any]) -> Float32:
@@ -262,7 +286,16 @@ def _filtered_at_guide(
         images = planes.pixels, planes.project(start)
         pixels = refine(*images, effort, workers, on_share)
     planes.restore(pixels, stable)
-    return np.maximum(guide + (stable - start) / slope, 0)
+    result = np.maximum(guide + (stable - start) / slope, 0)
+    # The guide contains some of the noise that its tangents weight, so that results are a little
+    # too dark: they get the mean of the channel.
+    axes = tuple(range(1, result.ndim))
+    means, wanted = (
+        np.mean(contiguous(array), axis=axes, dtype=np.float64, keepdims=True)
+        for array in (result, channels)
+    )
+    factors = wanted / np.maximum(means, np.finfo(np.float32).tiny)
+    return result * np.clip(factors, 1 - _TOO_DARK, 1 + _TOO_DARK).astype(np.float32)
 
 
 def _n_counts(channels: NDArray[Any], models: Sequence[Any]) -> float:
@@ -331,4 +364,20 @@ def _rician_sigma(channel: NDArray[Any], gpu: Gpu | None) -> float:
     for _ in range(_FITS if sigma > 0 else 0):
         stable = RicianNoise(sigma).forward(channel)
         sigma *= sigma_of_channel(stable, contents_of(stable[None], gpu)[0], gpu)
-    return sigma
+    if sigma == 0:
+        return sigma
+    # Where noise is about as strong as the signal, its variance hardly depends on sigma.
+    return sigma * min(1.0, max(_darkest(channel / np.float64(sigma)), _LEAST_SHARE))
+
+
+def _darkest(magnitudes: NDArray[Any]) -> float:
+    """Return the sigma that would explain the darkest block of magnitudes without any signal.
+
+    Zeros, with which images are padded, do not count.
+    """
+    squares = np.square(magnitudes)[None]
+    counts, axes = squares > 0, range(1, squares.ndim)
+    for _ in range(math.ceil(_BLOCK_HALVINGS / len(axes))):
+        squares, counts = sum_pairs(squares, axes), sum_pairs(counts, axes)
+    full = 2 * counts > counts.max()
+    return _BY_CHANCE * math.sqrt(float((squares[full] / counts[full]).min()) / 2)
