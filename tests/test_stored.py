@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 import sys
+import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
@@ -23,6 +24,7 @@ from PIL import Image
 from scipy.io import loadmat, netcdf_file, savemat
 
 from cube_files import KINDS, cube_of, files_of, write_cube
+from kronlearn.io.formats import mat
 from kronlearn.io.stored import (
     StoredArrayError,
     StoredArrayNotFoundError,
@@ -715,3 +717,13 @@ def test_matlab_doubles_stored_as_small_integers_are_read_as_doubles(tmp_path):
     assert array.dtype == np.float64
     np.testing.assert_array_equal(whole(array), [[1, 3, 5], [2, 4, 250]])
     np.testing.assert_array_equal(whole(array), loadmat(tmp_path / "a.mat")["a"])
+
+
+def test_checking_a_compressed_matlab_variable_takes_little_memory(tmp_path):
+    path = tmp_path / "zeros.mat"
+    savemat(path, {"cube": np.zeros((200, 200, 100))}, do_compression=True)
+    tracemalloc.start()
+    mat._check_variables(path, "<")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000  # the variable has 32 million

@@ -12,8 +12,8 @@ namespace kronlearn {
 // subtracted first and added again.
 //
 // With `over_pixels`, the result is the mean of Θ Y and Y S, where S = I − (Gᵀ G + e I)⁻¹ e combines the pixels of each
-// patch, in the same way for all patches, and e is the mean energy of the noise at a pixel of the group. Here the mean
-// patch of the guide is subtracted first and added again. The errors of the two differ.
+// patch, in the same way for all patches, and e is the energy of the noise at a pixel, summed over the group. Here the
+// mean patch of the guide is subtracted first and added again. The errors of the two differ.
 struct GroupTask {
   int group, features;
   const float* samples;  // (group, features)

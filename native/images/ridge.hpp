@@ -28,8 +28,8 @@ class Ridge {
     over_pixels_ = task.over_pixels ? arena.vectors(matrices) : nullptr;
     matrix_ = arena.vectors(squares);
     column_ = arena.vectors(task.features);
-    mean_patch_ = arena.vectors(task.features);
-    noise_ = arena.vectors(std::max(task.group, task.features) + kStep);
+    mean_patch_ = arena.vectors(rounded(task.features, kStep) / kLanes<float>);
+    noise_ = arena.vectors(rounded(std::max(task.group, task.features), kStep) / kLanes<float>);
     bytes_ = arena.bytes();
   }
 
@@ -207,7 +207,7 @@ class Ridge {
       });
   }
 
-  // matrix += D; rows and columns past the last column of the group are those of the identity.
+  // matrix += D; rows and columns past the last one are those of the identity.
   void regularize() {
     float* matrix = numbers(matrix_);
     float trace = 0;

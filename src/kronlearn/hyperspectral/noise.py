@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronlearn.blas import single_threaded_blas
-from kronlearn.cuda.pixels import Contents
 from kronlearn.engines.threads import resolve_n_jobs
 from kronlearn.hyperspectral.blocks import usable_bands
 from kronlearn.hyperspectral.statistics import Statistics, gather
 from kronlearn.images.noise import sigma_of_channel
+from kronlearn.images.planes import contents_of
 from kronlearn.io.cubes import Cube, open_cube
 
 __all__ = ["estimate_noise", "noise_of", "signal_edge"]
@@ -150,6 +150,6 @@ def _band_by_band(cube: Cube, bands: NDArray[np.bool_]) -> list[float]:
             valid = np.concatenate(masks)
             # The estimate leaves out flat patches.
             plane[~valid] = plane[valid].mean() if valid.any() else 0.0
-        contents = Contents(float(plane.min()), float(plane.max()), None)
+        (contents,) = contents_of(plane[None])
         sigmas.append(sigma_of_channel(plane, contents, name=f"band {band} of the cube"))
     return sigmas

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
+import os
 import struct
 import warnings
 import zlib
@@ -25,6 +27,8 @@ _MAX_BYTES = (1 << 31) - (1 << 16)
 # types of elements, of which one is a variable and one is compressed.
 _CELL_CLASSES, _PLAIN_CLASSES = (1, 2, 3), range(4, 16)
 _TYPES, _VARIABLE, _COMPRESSED = (1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 14, 16, 17, 18), 14, 15
+# Variables are read in pieces of this size to check them.
+_PIECE_BYTES = 1 << 16
 
 
 def open_file(path: Path, dataset: str | None, files: ExitStack) -> Opened:
@@ -80,33 +84,75 @@ def _check_variables(path: Path, order: str) -> None:
         file.seek(128)
         while tag := file.read(8):
             kind, length = struct.unpack(order + "II", tag)
-            content = file.read(length)
+            end, content = file.tell() + length, file
             if kind == _COMPRESSED:
-                content = zlib.decompressobj().decompress(content)[8:]
-            _check_variable(path, memoryview(content), order)
+                content = io.BufferedReader(_Decompressed(file, length))
+                length = struct.unpack(order + "II", content.read(8))[1]
+            _check_variable(path, content, length, order)
+            file.seek(end)
 
 
-def _check_variable(path: Path, content: memoryview, order: str) -> None:
-    """The same for one variable, and those that it contains.
+def _check_variable(path: Path, content: io.BufferedReader, length: int, order: str) -> None:
+    """The same for the next variable of this length, and those that it contains.
 
     A variable is a sequence of elements, each with a type, a length and a content: flags,
     dimensions, a name, and then numbers or, in cells and structures, further variables.
     """
-    (flags,) = struct.unpack_from(order + "I", content, 8)
-    variable_class, start = flags & 0xFF, 0
-    dimensions = struct.unpack_from(order + "II", content, 24)
-    if variable_class in _CELL_CLASSES and 8 * math.prod(dimensions) > len(content):
-        raise StoredArrayError(f"{path} is damaged: it is too short for its {dimensions} cells.")
-    while start < len(content):
-        tag, length = struct.unpack_from(order + "II", content, start)
+    variable_class, number, n_bytes = 0, 0, length
+    # The last element may end early: scipy says what is missing.
+    while length > 0 and len(tag := content.read(8)) == 8:
+        kind, size = struct.unpack(order + "II", tag)
         # Elements of up to four bytes have their content in place of its length.
-        kind, length = (tag & 0xFFFF, 0) if tag >> 16 else (tag, -(-length // 8) * 8)
+        kind, size = (kind & 0xFFFF, 0) if kind >> 16 else (kind, -(-size // 8) * 8)
         if kind not in _TYPES or (kind == _VARIABLE and variable_class in _PLAIN_CLASSES):
             raise StoredArrayError(f"{path} is damaged: a variable holds elements of type {kind}.")
-        start += 8
-        if kind == _VARIABLE and length > 0:
-            _check_variable(path, content[start : start + length], order)
-        start += length
+        length, number = length - 8 - size, number + 1
+        if kind == _VARIABLE and size > 0:
+            _check_variable(path, content, size, order)
+            continue
+        start = content.read(8) if number <= 2 and size >= 8 else b""
+        if number == 1 and len(start) == 8:
+            variable_class = start[0 if order == "<" else 3]
+        elif len(start) == 8 and variable_class in _CELL_CLASSES:
+            dimensions = struct.unpack(order + "II", start)
+            if 8 * math.prod(dimensions) > n_bytes:
+                raise StoredArrayError(
+                    f"{path} is damaged: it is too short for its {dimensions} cells."
+                )
+        _skip(content, size - len(start))
+
+
+def _skip(content: io.BufferedReader, count: int) -> None:
+    """Skip bytes, in pieces if they must be read."""
+    if content.seekable():
+        content.seek(count, os.SEEK_CUR)
+        return
+    while count > 0 and (piece := content.read(min(count, _PIECE_BYTES))):
+        count -= len(piece)
+
+
+class _Decompressed(io.RawIOBase):
+    """The content of the next ``length`` bytes of a file, decompressed piece by piece."""
+
+    def __init__(self, file: io.BufferedReader, length: int) -> None:
+        self._file, self._left, self._decompressor = file, length, zlib.decompressobj()
+
+    def readable(self) -> bool:
+        """Whether the content can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Decompress as much as there is room for; 0 at the end."""
+        while not self._decompressor.eof:
+            compressed = self._decompressor.unconsumed_tail
+            if not compressed:
+                compressed = self._file.read(min(self._left, _PIECE_BYTES))
+                self._left -= len(compressed)
+            content = self._decompressor.decompress(compressed, len(buffer))
+            if content or not compressed:
+                buffer[: len(content)] = content
+                return len(content)
+        return 0
 
 
 def _variables(path: Path) -> dict[str, Any]:
